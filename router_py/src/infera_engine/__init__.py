@@ -1,0 +1,1 @@
+"""The supervisor beside one SGLang server: flags, launch, probe, register, drain."""

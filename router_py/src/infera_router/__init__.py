@@ -1,0 +1,1 @@
+"""The router of infera.serving: prefill/decode dispatch over etcd discovery."""
