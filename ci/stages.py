@@ -1,0 +1,58 @@
+"""The test stages: what each runs, and its budget in minutes on two cores."""
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One command of a stage. With pytest=True argv are pytest's arguments. limit is in seconds."""
+
+    name: str
+    argv: tuple
+    pytest: bool = False
+    limit: int = 600
+    env: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Steps that run in order, `parallel` at a time."""
+
+    budget: int
+    steps: tuple
+    parallel: int = 1
+
+
+def tests(name: str, *argv: str, limit: int = 600, **env: str) -> Step:
+    return Step(name, argv, pytest=True, limit=limit, env=env)
+
+
+def command(name: str, *argv: str, limit: int = 600) -> Step:
+    return Step(name, argv, limit=limit)
+
+
+FAST = "not slow and not engine"
+
+STAGES = {
+    "check": Stage(3, (
+        command("ansible-lint", "ansible-lint", "--offline"),
+        tests("collection", "tests/unit"),
+        tests("router-units", "router_py/tests", "-c", "router_py/pyproject.toml", "-m", FAST),
+        command("yamllint", "yamllint", "-s", "."),
+        command("ruff", "ruff", "check", "."),
+        command("shellcheck", "sh", "ci/shellcheck.sh"),
+        command("changelog", "antsibull-changelog", "lint"),
+        command("collection-build", "sh", "ci/collection_build.sh"),
+        command("wheel", "sh", "ci/wheel.sh"),
+    ), parallel=2),
+    "patches": Stage(4, (tests("sources", "tests/patches"),)),
+    "rails": Stage(3, (tests("mooncake", "tests/mooncake"),)),
+    "router": Stage(8, (
+        tests("router", "router_py/tests", "-c", "router_py/pyproject.toml", "-m", "slow and not engine",
+              "--ignore=router_py/tests/policy", "--ignore=router_py/tests/emulator", "--ignore=router_py/tests/kv"),
+    )),
+    "decisions": Stage(6, (
+        tests("decisions", "router_py/tests/policy", "router_py/tests/emulator", "router_py/tests/kv", "-c", "router_py/pyproject.toml",
+              "-m", "slow and not engine"),
+    )),
+    "deployment": Stage(12, (tests("deployment", "tests/e2e", "-x", "-m", "not rehearsal", limit=1500),)),
+}
