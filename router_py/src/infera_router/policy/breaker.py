@@ -12,7 +12,7 @@ NOBODY: frozenset[str] = frozenset()
 
 
 class _State:
-    __slots__ = ("faults", "state", "until", "cooldown", "probe_at")
+    __slots__ = ("faults", "state", "until", "cooldown", "probe_at", "forced")
 
     def __init__(self, cooldown: float):
         self.faults = 0
@@ -20,6 +20,7 @@ class _State:
         self.until = 0.0
         self.cooldown = cooldown
         self.probe_at: float | None = None
+        self.forced = False         # picked while open, because all others were open too
 
 
 class Breaker:
@@ -48,6 +49,9 @@ class Breaker:
         if worker_id not in self._tripped:
             return False
         s = self._states[worker_id]
+        if s.state == OPEN and now < s.until:
+            s.forced = True
+            return False
         s.state = HALF_OPEN
         s.probe_at = now
         return True
@@ -73,15 +77,17 @@ class Breaker:
         elif s.faults < self.threshold:
             return
         s.state = OPEN
+        s.forced = False
         s.until = now + s.cooldown
         s.probe_at = None
         self._tripped.add(worker_id)
         self.trips[worker_id] = self.trips.get(worker_id, 0) + 1
 
     def record_success(self, worker_id: str, now: float) -> None:
-        """The first body byte arrived. It closes a half-open breaker; on an open one it is older than the trip and says nothing."""
+        """The first body byte arrived. It closes a half-open breaker. On an open one it is older than the trip and says nothing, unless the
+        worker was picked in spite of it."""
         s = self._states.get(worker_id)
-        if s is not None and s.state != OPEN:
+        if s is not None and (s.state != OPEN or s.forced):
             del self._states[worker_id]
             self._tripped.discard(worker_id)
 

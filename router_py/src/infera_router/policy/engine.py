@@ -45,6 +45,7 @@ class Policy:
         self._next_lease = 0
         self._targets: dict[str, Target] = {}
         self._groups: dict[str, dict[str, Group]] = {}
+        self._generations: dict[str, str] = {}
 
     # -- the fleet -----------------------------------------------------------------------------------------------
 
@@ -73,12 +74,12 @@ class Policy:
         for key in self.ledger.live_keys():
             if key not in present:
                 self.ledger.close(key)
-        for key, target in old_targets.items():
-            if key not in present:
-                self.ordinary.close(key)
-            record = snapshot.workers.get(target.worker.worker_id)
-            if record is None or generation_of(record) != generation_of(target.worker):
-                self.breaker.forget(target.worker.worker_id)
+        self.ordinary.retain(present)
+        for worker_id, generation in self._generations.items():
+            record = snapshot.workers.get(worker_id)
+            if record is None or generation_of(record) != generation:
+                self.breaker.forget(worker_id)
+        self._generations = {worker_id: generation_of(record) for worker_id, record in snapshot.workers.items()}
         self._targets, self._groups = known, groups
 
     @property
@@ -294,7 +295,7 @@ class Policy:
 
     # -- faults --------------------------------------------------------------------------------------------------
 
-    def record_fault(self, worker_id: str, now: float, facts: RequestFacts | None = None, pick: Pick | None = None) -> None:
+    def record_fault(self, worker_id: str, now: float, pick: Pick | None = None) -> None:
         """A worker failed a request before its first byte: its breaker counts, and the session that led here is free to go elsewhere."""
         self.breaker.record_fault(worker_id, now)
         if self.affinity is not None and pick is not None and pick.lease.bindings is not None:

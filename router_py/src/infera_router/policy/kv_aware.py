@@ -86,9 +86,10 @@ class KvAware:
             home.stamp = self._picks[role]
         return home
 
-    def close(self, key: str) -> None:
-        """The target left. Requests still in flight there keep their own reference, so their end changes nothing here."""
-        self._homes.pop(key, None)
+    def retain(self, keys: set[str]) -> None:
+        """Forget every target but these. Requests still in flight elsewhere keep their own reference, so their end changes nothing here."""
+        for key in self._homes.keys() - keys:
+            del self._homes[key]
 
     def flights(self) -> dict[str, int]:
         """Distinct pages in flight by target (gauge infera_policy_active_blocks)."""

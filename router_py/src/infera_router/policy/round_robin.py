@@ -16,8 +16,8 @@ class RoundRobin:
         """State for a new target, kept in Group.homes; None when the policy needs none."""
         return None
 
-    def close(self, key: str) -> None:
-        """The target left."""
+    def retain(self, keys: set[str]) -> None:
+        """Forget every target but these."""
 
     def scores(self, group: Group, facts: Any) -> list | None:
         """A score for each target, lower is better, without any effect; None when all are equal."""
