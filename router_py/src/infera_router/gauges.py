@@ -1,0 +1,53 @@
+"""Gauges that are read off the router when its metrics are asked for, beside what the request path counted."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from infera_router.observe.metrics import Store
+
+if TYPE_CHECKING:
+    from infera_router.app import App
+
+
+def collect(app: App) -> Store:
+    core, policy = app.core, app.core.policy
+    store, now = core.store, monotonic()
+    stats = core.engines.stats
+    for name, value in (("opened", stats.opened), ("reused", stats.reused), ("stale", stats.stale)):
+        store.set(f"infera_engine_connections_{name}_total", (), value)
+    store.set("infera_engine_connection_repeats_total", (), stats.repeats)
+    idle = core.engines.idle_connections()
+    store.set("infera_engine_connections", ("idle",), idle)
+    store.set("infera_engine_connections", ("busy",), core.engines.open_connections() - idle)
+    store.set("infera_client_connections", (), len(app.connections))
+    store.set("infera_prefill_orphans", (), core.orphaned)
+    for role, count in policy.counts().items():
+        store.set("infera_active_workers", (role,), count)
+    _replace(store, "infera_router_worker_breaker_state", {(w,): policy.breaker.state(w) for w in app.fleet.snapshot.workers})
+    _replace(store, "infera_router_worker_breaker_trips_total", {(w,): n for w, n in policy.breaker.trips.items()})
+    held = policy.breaker.held()
+    _replace(store, "infera_prefill_stalled", {(w,): int(w in held) for w, r in app.fleet.snapshot.workers.items() if r.disagg_mode == "prefill"})
+    lines = policy.demand()
+    for name in ("requests", "tokens", "unknown"):
+        _replace(store, f"infera_router_decode_demand_{name}", {(h.target,): getattr(h, name) for h in lines})
+    mode = policy.settings.decode_input_demand
+    if mode != "off":
+        for outcome, count in policy.decisions.items():
+            store.set("infera_router_decode_demand_decisions_total", (mode, outcome), count)
+    store.set("infera_router_decode_request_weight", (), policy.settings.decode_request_weight)
+    store.set("infera_router_lease_oldest_seconds", (), policy.oldest_lease(now)[0])
+    store.set("infera_router_leases", (), policy.open_leases)
+    store.set("infera_router_leases_lost_total", (), policy.lost)
+    store.set("infera_router_ready", (), int(app.ready))
+    store.set("infera_router_processes", (), 1)
+    store.set("infera_router_uptime_seconds", (), now - app.started)
+    return store
+
+
+def _replace(store: Store, name: str, rows: dict) -> None:
+    """Only workers and targets that are still there keep a series."""
+    table = store.table(name)
+    table.clear()
+    table.update(rows)

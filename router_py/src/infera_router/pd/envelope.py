@@ -1,0 +1,107 @@
+"""What the router reads of a body, and how a leg's fields get into it without parsing it again.
+
+A body is checked to be one JSON object and only the members below are taken out of it; the rest is never built. The leg's own members are
+spliced in before the last brace, where they win over any earlier one of the same name.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+# A client must not steer ranks or rooms: with a value these members are refused, null is harmless (it is what engines assume).
+_STEERING = frozenset((
+    "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "routed_dp_rank", "data_parallel_rank",
+    "disagg_prefill_dp_rank", "disagg_prefill_dp_size",
+))
+# Bodies at least this long are sent as pieces instead of being copied together.
+JOIN_BELOW = 16384
+
+
+class BadBody(Exception):
+    """args[0] is the text for the client."""
+
+
+class Envelope:
+    """Members of a request body that the router looks at. `rid` is the caller's own, kept when it is a usable string."""
+
+    __slots__ = ("model", "stream", "rid", "has_rid", "many", "cache_key")
+
+    def __init__(self, model: str | None, stream: bool, rid: str | None, has_rid: bool, many: bool, cache_key: Raw | None) -> None:
+        self.model, self.stream, self.rid, self.has_rid = model, stream, rid, has_rid
+        self.cache_key = cache_key  # prompt_cache_key as it stands in the body
+        self.many = many  # n > 1: the engine makes several requests of it, under ids of its own
+
+
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_value = msgspec.json.decode
+_name = msgspec.json.encode
+
+
+def read(body: bytes) -> tuple[Envelope, bytes]:
+    """The envelope, and the body to send on: the same bytes unless it held router-private (`_...`) members. Raises BadBody."""
+    try:
+        members = _members(body)
+    except msgspec.ValidationError:
+        raise BadBody("the body has to be a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadBody("the body is not valid JSON") from None
+    except RecursionError:
+        raise BadBody("the body is nested too deeply") from None
+    if not _STEERING.isdisjoint(members):
+        for name in _STEERING.intersection(members):
+            if bytes(members[name]) != b"null":
+                raise BadBody(f"{name} is set by the router and cannot be given")
+    for name in members:
+        if name[:1] == "_":
+            body = _without_private(members)
+            break
+    get = members.get
+    raw = get("model")
+    model = None
+    if raw is not None:
+        model = scalar(raw)
+        if model is not None and not isinstance(model, str):
+            raise BadBody("model has to be a string")
+    raw = get("rid")
+    has_rid, rid = False, None
+    if raw is not None:
+        rid = scalar(raw)
+        has_rid = rid is not None
+        if not isinstance(rid, str) or not rid or len(rid) > 256:
+            rid = None
+    raw = get("stream")
+    stream = raw is not None and bytes(raw) == b"true"
+    raw = get("n")
+    many = raw is not None and bytes(raw) not in (b"1", b"null")
+    return Envelope(model, stream, rid, has_rid, many, get("prompt_cache_key")), body
+
+
+def scalar(raw: Raw) -> object:
+    try:
+        return _value(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadBody("the body is not valid JSON") from None
+
+
+def _without_private(members: dict[str, Raw]) -> bytes:
+    kept = (_name(name) + b":" + bytes(value) for name, value in members.items() if name[:1] != "_")
+    return b"{" + b",".join(kept) + b"}"
+
+
+def cut(body: bytes) -> tuple[int, bytes]:
+    """Where the leg's members go, and what stands before them: a comma, or nothing in an empty object."""
+    at = body.rindex(b"}")
+    if at < 1024 and body[:at].rstrip() == b"{" or body[at - 1:at] in b" \t\r\n" and body[:at].rstrip()[-1:] == b"{":
+        return at, b""
+    return at, b","
+
+
+def leg(path: bytes, authority: bytes, headers: bytes, body: bytes, at: int, tail: bytes) -> list[bytes | memoryview]:
+    """The bytes of one leg: `body` up to `at`, then `tail`, which ends with the closing brace."""
+    head = b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n" % (
+        path, authority, at + len(tail), headers,
+    )
+    if at < JOIN_BELOW:
+        return [head + body[:at] + tail]
+    return [head, memoryview(body)[:at], tail]

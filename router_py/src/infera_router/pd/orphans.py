@@ -1,0 +1,160 @@
+"""Legs that outlive their request: how engines are told to stop, and how long they may go on.
+
+A decode is always stopped: its connection is closed and its request aborted by id. A prefill is stopped the same way unless its pipeline has
+several stages: aborts in bursts have left such stages disagreeing about their queue (sglang issues 34572, 30476, 26912), and a prefill whose
+decode has gone waits for it. There both legs go on until the prefill is done, and only then is the decode stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from infera_router.http.upstream import EnginePool, Leg
+from infera_router.http.wire import Head
+
+if TYPE_CHECKING:
+    from infera_router.pd.core import Core
+    from infera_router.pd.exchange import Exchange
+
+log = logging.getLogger(__name__)
+
+ABORT_TIMEOUT_S = 5.0
+# An engine drops an abort for a request that it has not finished tokenizing; a young one is therefore named twice.
+YOUNG_S = 0.5
+AGAIN_S = 0.7
+
+
+def leave(core: Core, exchange: Exchange, prefill: Leg | None, decode: Leg | None) -> None:
+    """Part a request from its legs; `decode` is None when it has ended and only the prefill's answer is still awaited."""
+    rid = exchange.rid if exchange.rid_sent else ""
+    waiting = prefill is not None and not prefill.ended
+    if decode is not None and waiting and not decode.ended and not exchange.started and not core.may_abort_prefill(prefill.worker_id):
+        if prefill.conn is not None and decode.conn is not None:
+            Orphans(core, prefill, decode, rid)
+            return
+    if decode is not None:
+        stop(core, decode, rid)
+    if waiting:
+        if decode is None or not core.may_abort_prefill(prefill.worker_id):
+            Orphans(core, prefill, None, rid)
+        else:
+            stop(core, prefill, rid)
+
+
+def stop(core: Core, leg: Leg, rid: str) -> None:
+    """Close the leg and abort its request by id, where the engine may have it."""
+    if leg.ended:
+        return
+    sent = leg.conn is not None
+    leg.cancel()
+    if rid and sent:
+        abort(core, leg.role, leg.pool, rid)
+        if monotonic() - leg.sent_at < YOUNG_S:
+            core.loop.call_later(AGAIN_S, abort, core, leg.role, leg.pool, rid)
+
+
+def abort(core: Core, role: str, pool: EnginePool, rid: str) -> None:
+    body = msgspec.json.encode({"rid": rid})
+    head = b"POST /abort_request HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (
+        pool.authority, len(body))
+    _Abort(core, role, pool, [head + body])
+
+
+class _Abort:
+    """One abort call; its answer is only counted."""
+
+    __slots__ = ("core", "leg", "timer")
+
+    def __init__(self, core: Core, role: str, pool: EnginePool, parts: list) -> None:
+        self.core = core
+        self.leg = Leg(self, role, "", pool, parts)
+        core.orphans.add(self)
+        self.timer = core.loop.call_later(ABORT_TIMEOUT_S, self.close, "timeout")
+        self.leg.start()
+
+    def leg_head(self, leg: Leg, head: Head) -> None:
+        pass
+
+    def leg_data(self, leg: Leg, data: bytes) -> None:
+        pass
+
+    def leg_done(self, leg: Leg) -> None:
+        self.close("ok" if leg.head.status < 300 else "refused")
+
+    def leg_failed(self, leg: Leg, kind: str, detail: str) -> None:
+        self.close(kind)
+
+    def close(self, result: str = "stopped") -> None:
+        if self in self.core.orphans:
+            self.core.orphans.discard(self)
+            self.timer.cancel()
+            self.core.store.add("infera_aborts_total", (self.leg.role, result))
+            self.leg.cancel()
+
+    def shutdown(self) -> None:
+        """The router ends now; the call has been sent, its answer does not matter."""
+        self.close()
+
+
+class Orphans:
+    """A prefill that is left to end by itself, with the decode that it delivers to where that still runs."""
+
+    __slots__ = ("core", "prefill", "decode", "rid", "timer")
+
+    def __init__(self, core: Core, prefill: Leg, decode: Leg | None, rid: str) -> None:
+        self.core, self.prefill, self.decode, self.rid = core, prefill, decode, rid
+        prefill.owner = self
+        if decode is not None:
+            decode.owner = self
+            decode.resume()
+        core.orphans.add(self)
+        core.orphaned += 1
+        timeout = core.settings.prefill_drain_timeout
+        self.timer = core.loop.call_later(timeout, self._overdue) if timeout else None
+
+    def leg_head(self, leg: Leg, head: Head) -> None:
+        pass
+
+    def leg_data(self, leg: Leg, data: bytes) -> None:
+        if leg is self.decode:
+            self._stop_decode()  # its first token: the prefill has delivered
+
+    def leg_done(self, leg: Leg) -> None:
+        self._leg_over(leg)
+
+    def leg_failed(self, leg: Leg, kind: str, detail: str) -> None:
+        self._leg_over(leg)
+
+    def _leg_over(self, leg: Leg) -> None:
+        if leg is self.prefill:
+            self._stop_decode()
+            self.close()
+        else:
+            self.decode = None
+
+    def _stop_decode(self) -> None:
+        decode, self.decode = self.decode, None
+        if decode is not None:
+            stop(self.core, decode, self.rid)
+
+    def _overdue(self) -> None:
+        log.warning("the prefill on %s has not ended %g s after its request did; its connection is closed", self.prefill.worker_id,
+                    self.core.settings.prefill_drain_timeout)
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Stop both legs now."""
+        self._stop_decode()
+        stop(self.core, self.prefill, self.rid)
+        self.close()
+
+    def close(self) -> None:
+        if self in self.core.orphans:
+            self.core.orphans.discard(self)
+            self.core.orphaned -= 1
+            if self.timer is not None:
+                self.timer.cancel()
