@@ -151,17 +151,17 @@ class EtcdClient:
         answer = await self._call("/v3/kv/put", {"key": _b64(key), "value": _b64(value), "lease": str(lease)})
         return _header(answer, "revision")
 
-    async def replace(self, key: str, value: bytes, lease: int, mod_revision: int) -> bool:
-        """Put only while the key's last change is *mod_revision* (0: the key does not exist); False when it was not."""
-        answer = await self._call("/v3/kv/txn", {
-            "compare": [{"key": _b64(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(mod_revision)}],
-            "success": [{"request_put": {"key": _b64(key), "value": _b64(value), "lease": str(lease)}}],
-        })
-        return bool(answer.get("succeeded"))
-
     async def delete(self, key: str) -> int:
         """Returns how many keys were deleted (0 or 1)."""
         return int((await self._call("/v3/kv/deleterange", {"key": _b64(key)})).get("deleted", 0))
+
+    async def delete_unchanged(self, key: str, mod_revision: int) -> bool:
+        """Delete while the key's last change is *mod_revision*; False when it has changed since."""
+        answer = await self._call("/v3/kv/txn", {
+            "compare": [{"key": _b64(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(mod_revision)}],
+            "success": [{"request_delete_range": {"key": _b64(key)}}],
+        })
+        return bool(answer.get("succeeded"))
 
     # ---- leases
 

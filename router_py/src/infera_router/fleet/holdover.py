@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 SETTLE = 15.0
 OUTAGE_AFTER = 5.0
-PROBE_TIMEOUT = 1.5
+PROBE_TIMEOUT = 3.5  # SGLang's /health generates a token and takes a second by itself
 PROBE_EVERY = 1.0
 
 Probe = Callable[[WorkerRecord], Awaitable[bool]]

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 MAX_HEAD = 64 * 1024
@@ -154,13 +154,13 @@ class Connection:
             yield pending
 
 
-async def fetch(url_host: str, url_port: int, path: str, timeout: float, method: str = "GET") -> Response:
-    """One request on a connection of its own, bounded by *timeout* seconds. Raises HttpError."""
+async def fetch(url_host: str, url_port: int, path: str, timeout: float, headers: Mapping[str, str] | None = None) -> Response:
+    """One GET on a connection of its own, bounded by *timeout* seconds. Raises HttpError."""
 
     async def exchange() -> Response:
         connection = await Connection.open(Address(url_host, url_port), timeout)
         try:
-            return await connection.request(method, path, headers={"Connection": "close"})
+            return await connection.request("GET", path, headers={"Connection": "close", **(headers or {})})
         finally:
             connection.close()
 
