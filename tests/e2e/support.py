@@ -1,0 +1,137 @@
+"""What the end-to-end tests share: the deployment as its run record describes it, HTTP, and the make targets."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import time
+
+import docker
+import requests
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROMPT = [{"role": "user", "content": "Count the rails of one host and name the last one."}]
+
+
+def run(*argv, limit=900, check=True, env=None):
+    """Run a command in the checkout; return (exit code, output). Output goes to the test's captured stdout too."""
+    started = time.monotonic()
+    done = subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit,
+                          env={**os.environ, **(env or {})})
+    print(f"$ {' '.join(argv)}\n{done.stdout}\nexit {done.returncode}, {time.monotonic() - started:.1f} s")
+    if check:
+        assert done.returncode == 0, f"{' '.join(argv)} failed:\n{done.stdout[-6000:]}"
+    return done.returncode, done.stdout
+
+
+def play(*argv, **options):
+    """Run a playbook against inventories/local."""
+    return run(".venv/bin/ansible-playbook", *argv, "-i", "inventories/local", "-l", "local", **options)
+
+
+def changed(output):
+    """Sum of changed= over the recap's hosts."""
+    counts = re.findall(r"changed=(\d+)", output)
+    assert counts, "no recap in the output"
+    return sum(map(int, counts))
+
+
+def wait(what, seconds, probe, every=0.2):
+    """Poll probe() until it gives something true; return it and the seconds it took."""
+    started = time.monotonic()
+    while True:
+        value = probe()
+        took = time.monotonic() - started
+        if value:
+            return value, took
+        assert took < seconds, f"{what}: not within {seconds} s"
+        time.sleep(every)
+
+
+class Deployment:
+    """The local deployment, found through runs/local/run.json alone."""
+
+    def __init__(self, path=ROOT / "runs" / "local" / "run.json"):
+        self.path = path
+        self.docker = docker.from_env()
+
+    @property
+    def record(self):
+        return json.loads(self.path.read_text())
+
+    @property
+    def url(self):
+        return self.record["router_url"]
+
+    @property
+    def model(self):
+        return self.record["model"]["name"]
+
+    def names(self, role):
+        return [c["name"] for c in self.record["containers"] if c["role"] == role]
+
+    def container(self, name):
+        return self.docker.containers.get(name)
+
+    def identities(self):
+        """{name: (container id, start time)} of the deployment's containers."""
+        label = f"infera.serving.deployment={self.record['id']}"
+        return {c.name: (c.id, c.attrs["State"]["StartedAt"]) for c in self.docker.containers.list(filters={"label": label})}
+
+    def get(self, path, **options):
+        return requests.get(self.url + path, timeout=options.pop("timeout", 10), **options)
+
+    def workers(self):
+        return self.get("/v1/workers").json()["workers"]
+
+    def chat(self, messages=None, timeout=120, **fields):
+        body = {"model": self.model, "messages": messages or PROMPT, "max_tokens": 16, "temperature": 0, **fields}
+        return requests.post(self.url + "/v1/chat/completions", json=body, timeout=timeout, stream=bool(fields.get("stream")))
+
+    def metric(self, name):
+        """{label text: value} of one metric of the router."""
+        out = {}
+        for line in self.get("/metrics").text.splitlines():
+            match = re.fullmatch(rf"{re.escape(name)}(\{{.*\}})? (\S+)", line)
+            if match:
+                out[match.group(1) or ""] = float(match.group(2))
+        return out
+
+    def child(self, name, command="sglang.launch_server"):
+        """Host pid of the first process below a container's whose command line holds the text."""
+        root = self.container(name).attrs["State"]["Pid"]
+        parents = {}
+        for entry in pathlib.Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    parents.setdefault(int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]), []).append(int(entry.name))
+                except (OSError, IndexError):
+                    continue
+        queue = [root]
+        while queue:
+            pid = queue.pop(0)
+            try:
+                line = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if command in line and "infera-engine" not in line:
+                return pid
+            queue += parents.get(pid, [])
+        raise AssertionError(f"no {command} below {name}")
+
+    def wait_serving(self, seconds=240):
+        """Until a completion is answered again; return the seconds it took."""
+        def probe():
+            try:
+                return self.chat(timeout=30, max_tokens=2).status_code == 200
+            except requests.RequestException:
+                return False
+        return wait("a completion", seconds, probe, every=0.5)[1]
+
+
+def events(response):
+    """The data lines of a streamed answer, [DONE] included, and the text of its deltas."""
+    lines = [line[6:] for line in response.iter_lines(decode_unicode=True) if line.startswith("data: ")]
+    chunks = [json.loads(line) for line in lines if line != "[DONE]"]
+    text = "".join((c["choices"][0]["delta"].get("content") or "") for c in chunks if c.get("choices"))
+    return lines, chunks, text
