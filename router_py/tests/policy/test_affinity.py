@@ -1,9 +1,8 @@
 """Sessions and the targets that they stay on."""
 import pytest
-from policy_fleets import policy, snapshot, worker
-
 from infera_router.policy.affinity import MAX_ID_BYTES, SessionError, session_of
 from infera_router.policy.api import PolicySettings, RequestFacts
+from policy_fleets import policy, snapshot, worker
 
 NAMES = PolicySettings().session_affinity_headers
 FLEET = worker("a", "prefill"), worker("b", "prefill"), worker("c", "prefill"), worker("d", "decode", 2)

@@ -1,8 +1,7 @@
 """The circuit breaker, alone and inside picks."""
-from policy_fleets import policy, snapshot, worker
-
 from infera_router.policy.api import RequestFacts
 from infera_router.policy.breaker import CLOSED, HALF_OPEN, OPEN, Breaker
+from policy_fleets import policy, snapshot, worker
 
 FLEET = worker("p", "prefill"), worker("q", "prefill"), worker("d", "decode", 2)
 

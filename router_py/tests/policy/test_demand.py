@@ -3,10 +3,9 @@ import gc
 import math
 
 import pytest
-from policy_fleets import FakePages, FakeViews, policy, snapshot, worker
-
 from infera_router.policy.api import NoTarget, PolicySettings, RequestFacts
 from infera_router.policy.engine import Policy
+from policy_fleets import FakePages, FakeViews, policy, snapshot, worker
 
 FLEET = worker("p", "prefill"), worker("d", "decode", 3)
 

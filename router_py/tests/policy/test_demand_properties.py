@@ -1,9 +1,8 @@
 """Demand and its ledger, on random traces of arrivals, endings and fleet changes."""
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_fleets import policy, snapshot, worker
-
 from infera_router.policy.api import RequestFacts
+from policy_fleets import policy, snapshot, worker
 
 SIZES = st.one_of(st.none(), st.integers(0, 400_000))
 KNOWN = st.integers(0, 400_000)

@@ -2,11 +2,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_fleets import FakePages, FakeViews, policy, snapshot, worker
-
 from infera_router.policy.api import RequestFacts
 from infera_router.policy.flight import InFlight
 from infera_router.policy.kv_aware import DECAY, IMAGES_KEPT
+from policy_fleets import FakePages, FakeViews, policy, snapshot, worker
 
 TWO = worker("a", "prefill"), worker("b", "prefill"), worker("d", "decode", 2)
 

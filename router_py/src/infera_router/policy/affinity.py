@@ -61,7 +61,16 @@ class Binding:
 
 
 class Affinity:
-    """The table of one process. It never refuses a request: when it is full of active sessions, a new one is just not bound."""
+    """The table of one process. Selecting and binding is one step, as all runs on one thread. It never refuses a request: when it is full of
+    active sessions, a new one is just not bound."""
+
+    shared = False
+
+    def lock(self) -> None:
+        """Begin one selection and binding (nothing to do in one process)."""
+
+    def unlock(self) -> None:
+        """End it."""
 
     def __init__(self, settings: PolicySettings, clock: Callable[[], float]):
         self.clock = clock                      # seconds, the same clock as the picks'
@@ -87,13 +96,7 @@ class Affinity:
             index = group.targets.index(binding.target)
         except ValueError:
             return -1, binding
-        if self.escape and group.size > 1:
-            mine = self._held.get(binding.target.key, 0)
-            mean = sum(self._held.get(t.key, 0) for t in group.targets) / group.size
-            if mine + 1 > self.escape * (mean + 1):
-                self.escapes += 1
-                return -1, binding
-        return index, binding
+        return (-1 if self._overloaded(group, binding.target) else index), binding
 
     def bind(self, group: Group, target: Target, facts: RequestFacts, binding: Binding | None, now: float) -> Binding | None:
         """Book one request of the session on the target that it really goes to, and bind the session to it."""
@@ -119,6 +122,9 @@ class Affinity:
         """One request of the session has ended."""
         binding.active -= 1
         binding.last = self.clock()
+        self._let_go(binding)
+
+    def _let_go(self, binding: Binding) -> None:
         left = self._held.get(binding.target.key, 0) - 1
         if left > 0:
             self._held[binding.target.key] = left
@@ -129,6 +135,17 @@ class Affinity:
         """The bound worker failed. Only this very binding goes: a newer one of the same session is not touched."""
         if not binding.dead:
             self._drop(binding)
+
+    def _overloaded(self, group: Group, target: Target) -> bool:
+        """Whether a session may leave its target: it holds `escape` times the mean of the group, one request always being allowed."""
+        if not self.escape or group.size < 2:
+            return False
+        held = self._held
+        mean = sum([held.get(t.key, 0) for t in group.targets]) / group.size
+        if held.get(target.key, 0) + 1 <= self.escape * (mean + 1):
+            return False
+        self.escapes += 1
+        return True
 
     @property
     def active(self) -> int:

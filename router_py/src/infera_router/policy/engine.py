@@ -167,42 +167,64 @@ class Policy:
 
     def _prefill(self, group: Group, facts: RequestFacts, pick: Pick, now: float) -> Target:
         """The first leg (prefill or mixed): where its session is bound, else by the ordinary policy."""
+        affinity = self.affinity if facts.session is not None else None
+        if affinity is None:
+            return self._ordinary(group, facts, pick, -1)
+        index, binding = affinity.find(group, facts, now)
+        if index >= 0 or not affinity.shared:
+            return self._bound(group, facts, pick, index, binding, now)
+        affinity.lock()
+        try:
+            index, binding = affinity.find(group, facts, now)
+            return self._bound(group, facts, pick, index, binding, now)
+        finally:
+            affinity.unlock()
+
+    def _bound(self, group: Group, facts: RequestFacts, pick: Pick, index: int, binding: Binding | None, now: float) -> Target:
+        pick.session_hit = index >= 0
+        target = self._ordinary(group, facts, pick, index)
+        self._bind(pick.lease, group, target, facts, binding, now)
+        return target
+
+    def _ordinary(self, group: Group, facts: RequestFacts, pick: Pick, index: int) -> Target:
+        """The target at index, or the ordinary policy's choice when it is -1."""
         ordinary = self.ordinary
-        index = -1
-        binding = None
-        if self.affinity is not None and facts.session is not None:
-            index, binding = self.affinity.find(group, facts, now)
-            pick.session_hit = index >= 0
-        if group.size == 1:
-            index = 0
         scores = None
         if index < 0:
-            scores = ordinary.scores(group, facts)
+            scores = ordinary.scores(group, facts) if group.size > 1 else None
             index = choose(group, scores)
         flight = ordinary.picked(group, index, facts, scores)
         group.advance(index)
-        target = group.targets[index]
-        lease = pick.lease
         if flight is not None:
-            lease.prefill_flight = flight
+            pick.lease.prefill_flight = flight
             pick.blocks, pick.prefill_hit = flight.blocks, flight.hit
-        if self.affinity is not None and facts.session is not None:
-            self._bind(lease, group, target, facts, binding, now)
-        return target
+        return group.targets[index]
 
     def _decode(self, group: Group, facts: RequestFacts, pick: Pick, now: float) -> Target:
-        """The second leg. With demand on, selection and booking are one step under the ledger's lock."""
-        ordinary, mode, lease = self.ordinary, self.mode, pick.lease
-        index = -1
-        binding = None
+        """The second leg: demand first, then the ordinary policy; a bound session only in affinity mode both."""
         affinity = self.affinity if facts.session is not None and self.settings.session_affinity == "both" else None
-        if affinity is not None:
-            index, binding = affinity.find(group, facts, now)
-        bound = index >= 0
-        scores = ordinary.scores(group, facts)
+        if affinity is None:
+            return self._demand(group, facts, pick, -1)
+        index, binding = affinity.find(group, facts, now)
+        locked = index < 0 and affinity.shared
+        if locked:
+            affinity.lock()
+        try:
+            if locked:
+                index, binding = affinity.find(group, facts, now)
+            target = self._demand(group, facts, pick, index)
+            self._bind(pick.lease, group, target, facts, binding, now)
+        finally:
+            if locked:
+                affinity.unlock()
+        return target
+
+    def _demand(self, group: Group, facts: RequestFacts, pick: Pick, bound: int) -> Target:
+        """Select a decode target, or take the bound one, and book it: one step, under the ledger's lock where processes share it."""
+        ordinary, mode, lease = self.ordinary, self.mode, pick.lease
+        scores = ordinary.scores(group, facts) if group.size > 1 else None
         usual = choose(group, scores)
-        if not bound:
-            index = usual
+        index = usual if bound < 0 else bound
         if mode != "off":
             size = facts.tokens
             if size is not None and not (0 <= size <= MAX_TOKENS):
@@ -217,7 +239,7 @@ class Policy:
                     self.decisions["agree" if wanted == usual else "disagree"] += 1
                     if mode == "shadow":
                         pick.suggested = group.targets[wanted]
-                    elif not bound:
+                    elif bound < 0:
                         index = wanted
                 else:
                     self.decisions["fallback"] += 1
@@ -229,13 +251,10 @@ class Policy:
                     ledger.unlock()
         flight = ordinary.picked(group, index, facts, scores)
         group.advance(index)
-        target = group.targets[index]
         if flight is not None:
             lease.decode_flight = flight
             pick.decode_hit = flight.hit
-        if affinity is not None:
-            self._bind(lease, group, target, facts, binding, now)
-        return target
+        return group.targets[index]
 
     def _bind(self, lease: Lease, group: Group, target: Target, facts: RequestFacts, binding: Binding | None, now: float) -> None:
         held = self.affinity.bind(group, target, facts, binding, now)
