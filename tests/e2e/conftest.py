@@ -1,6 +1,5 @@
 """One real deployment on this machine, shared by every end-to-end test. test_10 brings it up, test_90 takes it down."""
 import pytest
-
 from e2e import support
 
 

@@ -2,7 +2,6 @@
 import json
 
 import requests
-
 from e2e import support
 
 

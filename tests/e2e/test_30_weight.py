@@ -3,7 +3,6 @@ import threading
 import time
 
 import pytest
-
 from e2e import support
 
 WEIGHT = ("-e", "DECODE_REQUEST_WEIGHT=250000")

@@ -5,7 +5,6 @@ import time
 
 import pytest
 import requests
-
 from e2e import support
 
 LEASE = 30

@@ -2,7 +2,6 @@
 import socket
 
 import pytest
-
 from e2e import support
 
 CASES = {

@@ -2,7 +2,6 @@
 import pathlib
 
 import pytest
-
 from e2e import support
 
 FOREIGN = "e2e-foreign"
