@@ -1,0 +1,152 @@
+# Copyright (c) 2026, The infera.serving maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where every worker goes: host, GPUs, ports. Nothing else in the collection decides that.
+
+Workers of a role are dealt to the role's hosts in turn, in the order prefill, decode, mixed. On a host a worker takes the next
+free GPUs and the next block of ports.
+"""
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+
+__all__ = ["ENGINE_ROLES", "Worker", "check_hosts", "check_ports", "place"]
+
+ENGINE_ROLES = ("prefill", "decode", "mixed")
+EXAMPLE_NETWORKS = [ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")]
+MOONCAKE_PORTS = (15000, 17000)
+# SGLang takes HTTP port + 233 to + 239 on loopback under DP attention.
+SGLANG_OWN = (233, 239)
+
+
+class Worker:
+    """One engine: its role, number within the role, host, number on the host, GPUs (ordinals of the host), ports and ranks."""
+
+    def __init__(self, role, instance, host, address, slot, gpus, ranks, ports):
+        self.role, self.instance, self.host, self.address = role, instance, host, address
+        self.slot, self.gpus, self.ranks, self.ports = slot, gpus, ranks, ports
+
+    @property
+    def label(self):
+        return f"{self.role}-{self.instance}"
+
+
+def check_hosts(values, groups, addresses, faults):
+    """Groups that are needed have hosts, and every host that is used has a filled-in address."""
+    needed = ["router", "etcd"] + [role for role in ENGINE_ROLES if values[f"{role}_workers"]]
+    for name in needed:
+        if not groups.get(name):
+            faults.add(f"group {name}", None, f"put a host into the inventory group {name}")
+    if not any(values[f"{role}_workers"] for role in ENGINE_ROLES):
+        faults.add("prefill_workers", 0, "no worker at all; set prefill_workers and decode_workers, or mixed_workers")
+    if bool(values["prefill_workers"]) != bool(values["decode_workers"]):
+        missing = "decode" if values["prefill_workers"] else "prefill"
+        faults.add(f"{missing}_workers", 0, "prefill and decode only work in pairs; set at least 1")
+    if groups.get("router") and len(groups["router"]) != 1:
+        faults.add("group router", ", ".join(groups["router"]), "demand is booked per router process; keep exactly one host in it")
+    if groups.get("etcd") and len(groups["etcd"]) % 2 == 0:
+        faults.add("group etcd", ", ".join(groups["etcd"]), "an even number of etcd members cannot outvote a split; use 1, 3 or 5 hosts")
+    used = sorted({host for name in needed for host in groups.get(name, [])})
+    examples = [host for host in used if _is_example(addresses.get(host))]
+    if examples:
+        shown = ", ".join(f"{host}={addresses[host]}" for host in examples)
+        faults.add("ansible_host", shown, f"still example addresses; fill in {values['infera_site_file']}")
+    seen = {}
+    for host in used:
+        address = addresses.get(host)
+        if not address:
+            faults.add(f"infera_host_address of {host}", address, f"give the host its address in {values['infera_site_file']}")
+        elif address in seen:
+            faults.add(f"infera_host_address of {host}", address, f"{seen[address]} has the same address; every host needs its own")
+        else:
+            seen[address] = host
+        if address in ("0.0.0.0", "::", "*"):
+            faults.add(f"infera_host_address of {host}", address, "a wildcard is no address to register; give the fleet's address")
+    if len(used) > 1:
+        for host in used:
+            if str(addresses.get(host, "")).startswith("127.") or addresses.get(host) in ("localhost", "::1"):
+                faults.add(f"infera_host_address of {host}", addresses[host], "other hosts cannot reach a loopback address; give the fleet's address")
+
+
+def _is_example(address):
+    try:
+        number = ipaddress.ip_address(str(address))
+    except ValueError:
+        return False
+    return any(number in net for net in EXAMPLE_NETWORKS)
+
+
+def place(values, groups, addresses, ranks, faults):
+    """Return the list of workers in start order. *ranks* gives the KV-event ranks of each role's worker."""
+    workers, slots, taken = [], Counter(), Counter()
+    for role in ENGINE_ROLES:
+        hosts = groups.get(role) or []
+        if not hosts:
+            continue
+        for instance in range(values[f"{role}_workers"]):
+            host = hosts[instance % len(hosts)]
+            count = values[f"{role}_gpus"]
+            gpus = list(range(taken[host], taken[host] + count))
+            taken[host] += count
+            workers.append(Worker(role, instance, host, addresses.get(host), slots[host], gpus, ranks[role], _ports(values, slots[host], role, ranks[role])))
+            slots[host] += 1
+    if values["infera_flavour"] == "rocm":
+        for host, count in taken.items():
+            if count > values["infera_gpus_per_host"]:
+                here = ", ".join(f"{w.label} {w.gpus[0]}-{w.gpus[-1]}" for w in workers if w.host == host)
+                faults.add(f"GPUs of {host}", count, f"{here} need more than its {values['infera_gpus_per_host']} GPUs; "
+                           "use fewer workers, fewer GPUs each, or a host more in the role's group")
+    return workers
+
+
+def _ports(values, slot, role, ranks):
+    http = values["engine_port_base"] + values["engine_port_step"] * slot
+    ports = {"http": http}
+    if role == "prefill":
+        ports["bootstrap"] = http + values["engine_bootstrap_offset"]
+    if role != "decode" and values["engine_kv_events"]:
+        ports["kv_events"] = http + values["engine_kv_events_offset"]
+        ports["kv_replay"] = http + values["engine_kv_replay_offset"]
+    ports["ranks"] = ranks
+    return ports
+
+
+def port_list(ports):
+    """Return [(port, use)] of one engine: what it listens on, ranks spelled out."""
+    listed = [(ports["http"], "HTTP")]
+    if "bootstrap" in ports:
+        listed.append((ports["bootstrap"], "bootstrap"))
+    for name in ("kv_events", "kv_replay"):
+        if name in ports:
+            listed += [(ports[name] + rank, f"{name} rank {rank}") for rank in range(ports["ranks"])]
+    return listed
+
+
+def check_ports(values, groups, workers, faults):
+    """No port is used twice on a host, lies above 65535, or in a range that Mooncake or SGLang takes by itself."""
+    uses = {}
+
+    def use(host, port, what, option):
+        other = uses.setdefault((host, port), what)
+        if other != what:
+            faults.add(option, port, f"{what} and {other} on {host} both want port {port}; move one of them")
+        if not 1 <= port <= 65535:
+            faults.add(option, port, f"{what} on {host} would need port {port}; lower it")
+        if MOONCAKE_PORTS[0] <= port <= MOONCAKE_PORTS[1]:
+            faults.add(option, port, f"{what} on {host} lies in {MOONCAKE_PORTS[0]}-{MOONCAKE_PORTS[1]}, which Mooncake takes by itself; move it")
+
+    for host in groups.get("router") or []:
+        use(host, values["router_port"], "the router", "router_port")
+    for host in groups.get("etcd") or []:
+        use(host, values["etcd_client_port"], "etcd's client port", "etcd_client_port")
+        use(host, values["etcd_peer_port"], "etcd's peer port", "etcd_peer_port")
+    for worker in workers:
+        for port, what in port_list(worker.ports):
+            use(worker.host, port, f"{worker.label} {what}", "engine_port_base")
+    for worker in workers:
+        for offset in range(SGLANG_OWN[0], SGLANG_OWN[1] + 1):
+            other = uses.get((worker.host, worker.ports["http"] + offset))
+            if other:
+                faults.add("engine_port_base", worker.ports["http"] + offset,
+                           f"{other} sits on a port that {worker.label} takes by itself (HTTP + {SGLANG_OWN[0]} to + {SGLANG_OWN[1]}); move it")

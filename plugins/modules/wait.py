@@ -1,0 +1,148 @@
+#!/usr/bin/python
+# Copyright (c) 2026, The infera.serving maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: wait
+short_description: Wait until containers of a host answer over HTTP
+version_added: 0.1.0
+description:
+  - Polls the health URLs of containers until all of them answer 200, and shows every few seconds what is awaited and for how long at most.
+  - A container that is gone, or that ends again and again, fails at once with the last lines of its log.
+options:
+  targets:
+    description: What to wait for.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: Name of the container.
+        type: str
+        required: true
+      url:
+        description: URL that must answer 200.
+        type: str
+        required: true
+      timeout:
+        description: Seconds to wait at most.
+        type: int
+        default: 300
+  interval:
+    description: Seconds between two looks.
+    type: float
+    default: 2
+  report_every:
+    description: Seconds between two lines of progress.
+    type: float
+    default: 15
+  max_restarts:
+    description: Restarts during the wait after which a container counts as ending again and again.
+    type: int
+    default: 2
+  ca_file:
+    description: CA certificate on the host, for HTTPS.
+    type: path
+  cert_file:
+    description: Client certificate on the host, for HTTPS.
+    type: path
+  key_file:
+    description: Its key on the host.
+    type: path
+attributes:
+  check_mode:
+    description: Waits for nothing in check mode.
+    support: full
+  diff_mode:
+    description: There is nothing to compare.
+    support: none
+  idempotent:
+    description: It changes nothing.
+    support: full
+author:
+  - The infera.serving maintainers (@infera)
+"""
+
+EXAMPLES = r"""
+- name: Wait for the router
+  infera.serving.wait:
+    targets:
+      - name: local-router-0
+        url: http://127.0.0.1:8000/health
+        timeout: 60
+"""
+
+RETURN = r"""
+seconds:
+  description: Seconds that each container took, by name.
+  returned: success
+  type: dict
+"""
+
+import json
+import socket
+import ssl
+import urllib.error
+import urllib.request
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec=dict(
+            targets=dict(type="list", elements="dict", required=True, options=dict(
+                name=dict(type="str", required=True), url=dict(type="str", required=True), timeout=dict(type="int", default=300))),
+            interval=dict(type="float", default=2), report_every=dict(type="float", default=15), max_restarts=dict(type="int", default=2),
+            ca_file=dict(type="path"), cert_file=dict(type="path"), key_file=dict(type="path", no_log=False)),
+        supports_check_mode=True)
+    module.exit_json(changed=False, states=[look(module, target) for target in module.params["targets"]])
+
+
+def look(module, target):
+    state = {"name": target["name"], "ready": False, "gone": False, "restarts": 0, "detail": "", "log": []}
+    status, detail = ask(target["url"], context(module.params))
+    state.update(ready=status == 200, detail=detail)
+    if state["ready"]:
+        return state
+    docker = module.get_bin_path("docker")
+    code, out, _err = module.run_command([docker, "inspect", "--format", "{{json .}}", target["name"]]) if docker else (1, "", "")
+    if code:
+        state.update(gone=True, detail="there is no such container")
+        return state
+    info = json.loads(out)
+    now = info["State"]
+    state["restarts"] = int(info.get("RestartCount") or 0)
+    if not now.get("Running"):
+        state["detail"] = "container %s, exit status %s%s" % (now.get("Status"), now.get("ExitCode"), ", " + now["Error"] if now.get("Error") else "")
+        state["gone"] = now.get("Status") in ("exited", "dead") and info["HostConfig"]["RestartPolicy"]["Name"] in ("", "no")
+    code, out, err = module.run_command([docker, "logs", "--tail", "25", target["name"]])
+    state["log"] = (out + err).splitlines()[-25:]
+    return state
+
+
+def context(params):
+    if not params["ca_file"]:
+        return None
+    made = ssl.create_default_context(cafile=params["ca_file"])
+    if params["cert_file"]:
+        made.load_cert_chain(params["cert_file"], params["key_file"])
+    return made
+
+
+def ask(url, tls):
+    try:
+        with urllib.request.urlopen(url, timeout=5, context=tls) as answer:
+            return answer.status, "HTTP %d" % answer.status
+    except urllib.error.HTTPError as error:
+        return error.code, "HTTP %d" % error.code
+    except urllib.error.URLError as error:
+        return None, "no answer yet (%s)" % error.reason
+    except (OSError, socket.timeout, ValueError) as error:
+        return None, "no answer yet (%s)" % error
+
+
+if __name__ == "__main__":
+    main()
