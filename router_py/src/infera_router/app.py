@@ -54,8 +54,11 @@ class App:
 
     # ---- life
 
-    async def start(self, sockets: list[socket.socket], ssl_context: Any = None) -> None:
-        """Serve on listening sockets, once the first view of the fleet is there or etcd has had its chance."""
+    async def start(self, sockets: list[socket.socket], ssl_context: Any = None, discover: bool = True) -> None:
+        """Serve on listening sockets, once the first view of the fleet is there or etcd has had its chance.
+
+        Without `discover` nothing is asked of etcd: whoever owns the App fills its fleet.
+        """
         settings = self.settings
         loop = asyncio.get_running_loop()
         self.loop = loop
@@ -64,11 +67,12 @@ class App:
         trusted = preparer.check.trusted if preparer is not None and hasattr(preparer, "check") else None
         policy = Policy(settings.policy, views=view, ledger=self._ledger, trusted=trusted)
         self.core = Core(settings, loop, self.fleet, policy, preparer)
-        self._etcd = EtcdClient(settings.etcd)
-        self._watch = FleetWatch(self._etcd, self.fleet, settings.etcd_prefix)
-        self._tasks.append(loop.create_task(self._watch.run()))
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._watch.synced.wait(), 2.0)
+        if discover:
+            self._etcd = EtcdClient(settings.etcd)
+            self._watch = FleetWatch(self._etcd, self.fleet, settings.etcd_prefix)
+            self._tasks.append(loop.create_task(self._watch.run()))
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._watch.synced.wait(), 2.0)
         for sock in sockets:
             self.servers.append(await loop.create_server(self._connection, sock=sock, backlog=settings.backlog, ssl=ssl_context))
         self._timer = loop.call_later(1.0, self._every_second)
@@ -136,7 +140,7 @@ class App:
 
     @property
     def synced(self) -> bool:
-        return self._watch is not None and self._watch.synced.is_set()
+        return self._watch is None or self._watch.synced.is_set()
 
     @property
     def ready(self) -> bool:

@@ -24,12 +24,16 @@ PEEK_AFTER_S = 0.005  # an idle time in which the event loop has surely not look
 
 
 class Owner(Protocol):
-    """What a leg tells its owner. `leg_head` comes once, for the final answer; `leg_data` gives raw body bytes as they came."""
+    """What a leg tells its owner. `leg_head` comes once, for the final answer; `leg_data` gives raw body bytes as they came.
+
+    `crash`: one of the others raised, which is a fault of the router; the owner ends whatever state it is in.
+    """
 
     def leg_head(self, leg: Leg, head: Head) -> None: ...
     def leg_data(self, leg: Leg, data: bytes) -> None: ...
     def leg_done(self, leg: Leg) -> None: ...
     def leg_failed(self, leg: Leg, kind: str, detail: str) -> None: ...
+    def crash(self) -> None: ...
 
 
 class Leg:
@@ -73,7 +77,11 @@ class Leg:
             self._connect()
             return
         self.ended = True
-        self.owner.leg_failed(self, kind, detail)
+        try:
+            self.owner.leg_failed(self, kind, detail)
+        except Exception:
+            log.exception("the end of a leg could not be handled")
+            self.owner.crash()
 
     def cancel(self) -> None:
         """Close the connection and say nothing more; the engine sees its client go."""
@@ -213,7 +221,11 @@ class EngineConnection(asyncio.Protocol):
             self.pool.give(self)
         else:
             self.close()
-        leg.owner.leg_done(leg)
+        try:
+            leg.owner.leg_done(leg)
+        except Exception:
+            log.exception("the end of a leg could not be handled")
+            leg.owner.crash()
 
     def _wrong(self, leg: Leg, detail: str) -> None:
         self.leg = self._framing = None

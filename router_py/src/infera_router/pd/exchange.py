@@ -341,7 +341,7 @@ class Exchange:
         if leg is self.decode and self.prefill is not None and kind not in ("connect", "reset", "eof") and _PREFILL_TO_BLAME(detail):
             blamed = self.prefill
         core.store.add("infera_leg_failures_total", (blamed.role, blamed.worker_id, kind))
-        core.policy.record_fault(blamed.worker_id, monotonic(), self.facts, pick)
+        core.policy.record_fault(blamed.worker_id, monotonic(), pick)
         log.warning("%s leg on %s failed (%s): %s", leg.role, leg.worker_id, kind, detail[:500].decode("utf-8", "replace"),
                     extra=logs.extra(self.request.id))
         self.failure = failure

@@ -99,6 +99,8 @@ class _Abort:
         """The router ends now; the call has been sent, its answer does not matter."""
         self.close()
 
+    crash = shutdown
+
 
 class Orphans:
     """A prefill that is left to end by itself, with the decode that it delivers to where that still runs."""
@@ -151,6 +153,8 @@ class Orphans:
         self._stop_decode()
         stop(self.core, self.prefill, self.rid)
         self.close()
+
+    crash = shutdown
 
     def close(self) -> None:
         if self in self.core.orphans:

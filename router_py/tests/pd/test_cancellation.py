@@ -1,0 +1,132 @@
+"""A client that leaves frees its booking at once and both engines soon, before the first byte as well as after."""
+
+import asyncio
+
+import pytest
+
+from rig import Rig, run
+
+
+async def until(condition, timeout=3.0):
+    end = asyncio.get_running_loop().time() + timeout
+    while not condition():
+        assert asyncio.get_running_loop().time() < end, "did not happen in time"
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fault", [{"prefill": "hang"}, {"decode": "hang"}, {"decode": "slow:5000"}])
+def test_leaving_before_the_first_byte_stops_both_engines(fault, stream, reset):
+    async def body():
+        async with Rig() as rig:
+            client = await rig.client()
+            client.send(body=rig.chat(stream, fault))
+            await until(lambda: rig.engines["prefill"][0].requests and rig.engines["decode"][0].requests)
+            assert rig.app.core.policy.demand()[0].requests == 1
+            client.close(reset)
+            await until(lambda: rig.app.core.policy.demand()[0].requests == 0, 0.5)
+            await until(lambda: not any(engine.running for engine in rig.all()), 1)
+            rid = rig.engines["decode"][0].seen[0][1]["rid"]
+            await until(lambda: rid in rig.engines["decode"][0].aborted)
+            if "slow" not in str(fault):
+                await until(lambda: rid in rig.engines["prefill"][0].aborted)
+            await rig.settle()
+            assert rig.metric("infera_request_cancellations_total", "waiting") == 1
+
+    run(body())
+
+
+def test_leaving_mid_stream_stops_the_decode():
+    async def body():
+        async with Rig(engine={"step": 0.02}) as rig:
+            client = await rig.client()
+            client.send(body=rig.chat(True, max_tokens=1000))
+            await client.head()
+            await client.reader.readexactly(50)
+            client.close()
+            await until(lambda: not any(engine.running for engine in rig.all()), 1)
+            await until(lambda: rig.engines["decode"][0].aborts)
+            await rig.settle()
+            assert rig.metric("infera_request_cancellations_total", "stream") == 1
+
+    run(body())
+
+
+def test_routes_without_a_rid_are_stopped_by_closing():
+    async def body():
+        async with Rig() as rig:
+            client = await rig.client()
+            client.send("/v1/responses", {"model": "fake", "input": "x", "fault": {"prefill": "hang"}})
+            await until(lambda: rig.engines["prefill"][0].requests and rig.engines["decode"][0].requests)
+            client.close()
+            await until(lambda: not any(engine.running for engine in rig.all()), 1)
+            assert not any(engine.aborts for engine in rig.all())
+            await rig.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize(("mode", "pp", "aborted"), [
+    ("auto", 1, True), ("auto", 4, False), ("always", 4, True), ("never", 1, False)])
+def test_the_prefill_abort_policy(mode, pp, aborted):
+    async def body():
+        async with Rig(settings={"prefill_abort": mode}, records={"prefill": {"pp_size": pp}}) as rig:
+            prefill, decode = rig.engines["prefill"][0], rig.engines["decode"][0]
+            client = await rig.client()
+            client.send(body=rig.chat(True, {"prefill": "slow:300", "decode": "slow:300"}))
+            await until(lambda: prefill.requests and decode.requests)
+            client.close()
+            await until(lambda: not rig.app.core.policy.open_leases, 0.5)
+            await asyncio.sleep(0.1)
+            if aborted:
+                assert not prefill.running and not decode.running
+                assert prefill.abandoned == 1
+            else:
+                assert prefill.running and decode.running
+                assert rig.app.core.orphaned == 1
+            await rig.settle()
+            assert prefill.abandoned == (1 if aborted else 0)
+            assert prefill.aborts == (1 if aborted else 0)
+
+    run(body())
+
+
+def test_orphans_are_bounded_in_time():
+    async def body():
+        async with Rig(settings={"prefill_abort": "never", "prefill_drain_timeout": 0.2}) as rig:
+            client = await rig.client()
+            client.send(body=rig.chat(True, {"prefill": "hang"}))
+            await until(lambda: rig.engines["prefill"][0].requests and rig.engines["decode"][0].requests)
+            client.close()
+            await asyncio.sleep(0.1)
+            assert rig.app.core.orphaned == 1
+            await rig.settle(2)
+            assert rig.app.core.orphaned == 0
+
+    run(body())
+
+
+def test_a_prefill_answer_that_comes_late_does_not_hold_the_request():
+    async def body():
+        async with Rig() as rig:
+            answer = await asyncio.wait_for(rig.ask(rig.chat(True, {"prefill": "slow:300"})), 0.25)
+            assert answer.complete
+            assert not rig.app.core.live and rig.app.core.orphaned == 1
+            await rig.settle()
+
+    run(body())
+
+
+def test_failure_of_one_leg_stops_the_other():
+    async def body():
+        async with Rig(settings={"request_max_retries": 0}) as rig:
+            answer = await rig.ask(rig.chat(True, {"prefill": "status:500", "decode": "hang"}))
+            assert answer.status == 500
+            await until(lambda: rig.engines["decode"][0].aborts)
+            answer = await rig.ask(rig.chat(True, {"prefill": "hang", "decode": "status:500"}))
+            assert answer.status == 500
+            await until(lambda: rig.engines["prefill"][0].aborts)
+            await rig.settle()
+
+    run(body())

@@ -1,0 +1,144 @@
+"""Both legs carry what SGLang needs, and the decode's bytes reach the client as they are."""
+
+import json
+
+import pytest
+
+from infera_emulator.faults.replies import Reply
+from rig import Rig, run
+
+ROUTES = {
+    "/v1/chat/completions": {"model": "fake", "messages": [{"role": "user", "content": "hi"}]},
+    "/v1/completions": {"model": "fake", "prompt": "hi"},
+    "/v1/responses": {"model": "fake", "input": "hi"},
+    "/v1/messages": {"model": "fake", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]},
+    "/generate": {"text": "hi"},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ROUTES)
+def test_every_route_answers_in_pd_byte_for_byte(path, stream):
+    async def body():
+        async with Rig(prefill_ranks=2, decode_ranks=2) as rig:
+            for _ in range(4):
+                request = {**ROUTES[path], "stream": stream}
+                answer = await rig.ask(request, path)
+                assert answer.status == 200 and answer.complete
+                engine = rig.engines["decode"][0]
+                _, sent, headers = engine.seen[-1]
+                reply = Reply(path, sent, sent.get("rid") or "made-up")
+                assert answer.body == (b"".join(reply.events()) if stream else reply.whole())
+                prefill_headers = rig.engines["prefill"][0].seen[-1][2]
+                assert headers["x-infera-request-id"] == answer.headers["x-infera-request-id"] == prefill_headers["x-infera-request-id"]
+            assert not rig.rooms.mismatches
+            seen = [(s[1]["bootstrap_room"], int(s[2]["x-data-parallel-rank"]), s[1]) for s in rig.engines["prefill"][0].seen]
+            assert {rank for _, rank, _ in seen} == {0, 1}
+            assert all(room % 2 == rank and 0 <= room < 1 << 63 for room, rank, _ in seen)
+            for _, sent, headers in rig.engines["decode"][0].seen:
+                assert sent["routed_dp_rank"] == int(headers["x-data-parallel-rank"]) and sent["disagg_prefill_dp_rank"] in (0, 1)
+                assert ("rid" in sent) == (path in ("/v1/chat/completions", "/v1/completions", "/generate"))
+            await rig.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_mixed_mode_forwards_without_bootstrap(stream):
+    async def body():
+        async with Rig(0, 0, 2) as rig:
+            for _ in range(4):
+                answer = await rig.ask(rig.chat(stream))
+                assert answer.status == 200 and answer.complete
+            assert [engine.requests for engine in rig.engines["mixed"]] == [2, 2]
+            assert "bootstrap_room" not in rig.engines["mixed"][0].seen[0][1]
+            await rig.settle()
+
+    run(body())
+
+
+def test_count_tokens_goes_to_one_prefill_without_a_room():
+    async def body():
+        async with Rig() as rig:
+            answer = await rig.ask({"model": "fake", "messages": [{"role": "user", "content": "hi"}]}, "/v1/messages/count_tokens")
+            assert answer.status == 200 and answer.json()["input_tokens"] > 0
+            assert rig.engines["decode"][0].requests == 0
+            assert "bootstrap_room" not in rig.engines["prefill"][0].seen[0][1]
+            await rig.settle()
+
+    run(body())
+
+
+def test_without_ranks_no_rank_is_sent():
+    async def body():
+        async with Rig() as rig:
+            await rig.ask(rig.chat())
+            for role in ("prefill", "decode"):
+                _, sent, headers = rig.engines[role][0].seen[0]
+                assert "x-data-parallel-rank" not in headers
+                assert not {"routed_dp_rank", "disagg_prefill_dp_rank"} & set(sent)
+
+    run(body())
+
+
+def test_clients_cannot_steer_and_private_members_stay_here():
+    async def body():
+        async with Rig() as rig:
+            for name in ("bootstrap_host", "bootstrap_room", "routed_dp_rank", "data_parallel_rank", "disagg_prefill_dp_rank"):
+                answer = await rig.ask(rig.chat(**{name: 1}))
+                assert answer.status == 400 and name in answer.json()["error"]["message"]
+            answer = await rig.ask(json.dumps(rig.chat()).replace('"max_tokens"', '"boot\\u0073trap_room": 5, "max_tokens"').encode())
+            assert answer.status == 400
+            answer = await rig.ask(rig.chat(_secret=1, bootstrap_room=None), headers={
+                "X-Data-Parallel-Rank": "7", "X-Override-Bootstrap-Room": "1", "Authorization": "Bearer x", "Cookie": "a=b", "traceparent": "00-1-2-3"})
+            assert answer.status == 200
+            _, sent, headers = rig.engines["decode"][0].seen[-1]
+            assert "_secret" not in sent and isinstance(sent["bootstrap_room"], int)
+            assert not {"x-data-parallel-rank", "x-override-bootstrap-room", "authorization", "cookie"} & set(headers)
+            assert headers["traceparent"] == "00-1-2-3"
+
+    run(body())
+
+
+def test_a_callers_rid_is_kept():
+    async def body():
+        async with Rig() as rig:
+            await rig.ask(rig.chat(rid="mine"))
+            assert all(rig.engines[role][0].seen[0][1]["rid"] == "mine" for role in ("prefill", "decode"))
+
+    run(body())
+
+
+def test_errors_name_what_is_missing():
+    async def body():
+        async with Rig(1, 1) as rig:
+            rig.register(without=rig.engines["decode"][0])
+            answer = await rig.ask(rig.chat())
+            assert answer.status == 503 and answer.headers["retry-after"] == "1"
+            assert "no active decode" in answer.json()["error"]["message"] and "1 prefill" in answer.json()["error"]["message"]
+            rig.app.fleet.apply({})
+            answer = await rig.ask(rig.chat())
+            assert answer.status == 503
+            rig.register()
+            assert (await rig.ask(rig.chat(model="other"))).status == 404
+            assert (await rig.ask(b"{")).status == 400
+            assert (await rig.ask(b"[1]")).status == 400
+            answer = await rig.ask({**rig.chat(), "model": 5}, "/v1/messages")
+            assert answer.status == 400 and answer.json()["type"] == "error"
+            rig.register(bootstrap_host=None, bootstrap_port=None)
+            answer = await rig.ask(rig.chat())
+            assert answer.status == 500 and rig.metric("infera_pd_bootstrap_failures_total", "bootstrap_address_missing") == 1
+            await rig.settle()
+
+    run(body())
+
+
+def test_an_absent_model_is_taken_from_the_only_one():
+    async def body():
+        async with Rig() as rig:
+            request = rig.chat()
+            del request["model"]
+            assert (await rig.ask(request)).status == 200
+            assert (await rig.ask({**request, "model": ""})).status == 200
+
+    run(body())
