@@ -73,6 +73,8 @@ class EtcdSettings:
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
+    """*lease* is 0 for a key that stays for good."""
+
     key: str
     value: bytes
     mod_revision: int
@@ -202,10 +204,10 @@ class EtcdClient:
                 async for line in lines:
                     message = json.loads(line)
                     if status != 200 or "error" in message:
-                        raise await self._stream_error(status, message)
+                        raise self._watch_fault(_fault("/v3/watch", status, message))
                     result = message.get("result", {})
                     if result.get("canceled"):
-                        raise _cancelled(result)
+                        raise self._watch_fault(_cancelled(result))
                     yield WatchBatch(_header(result, "revision"), tuple(map(_event, result.get("events", ()))))
             raise HttpError("the stream ended")
         except (HttpError, json.JSONDecodeError) as error:
@@ -275,12 +277,10 @@ class EtcdClient:
         if self._current == index:
             self.skip_endpoint()
 
-    async def _stream_error(self, status: int, message: dict[str, Any]) -> Exception:
-        fault = _fault("/v3/watch", status, message)
+    def _watch_fault(self, fault: Exception) -> Exception:
         if isinstance(fault, _TokenRefused):
             self._token = None
-            return EtcdUnavailable(f"watch: {fault}")
-        return EtcdUnavailable(f"watch: {fault}") if isinstance(fault, _MemberFault) else fault
+        return EtcdUnavailable(f"watch: {fault}") if isinstance(fault, _TokenRefused | _MemberFault) else fault
 
     # ---- users
 
@@ -337,10 +337,7 @@ def _cancelled(result: dict[str, Any]) -> Exception:
     oldest = int(result.get("compact_revision", 0))
     if oldest:
         return Compacted(oldest)
-    reason = result.get("cancel_reason", "no reason given")
-    if "permission denied" in reason:
-        return EtcdAuthError(f"watch: {reason}", 7)
-    return EtcdUnavailable(f"watch cancelled: {reason}")
+    return _fault("/v3/watch", 200, {"message": result.get("cancel_reason") or "cancelled without a reason", "code": 14})
 
 
 def _range_result(answer: dict[str, Any]) -> RangeResult:
