@@ -32,6 +32,11 @@ def planned_ports(containers, host):
     return out
 
 
+def container_facts(containers):
+    """Names, ids and image digests of running containers, from docker_host_info's verbose list."""
+    return {c["Names"][0].lstrip("/"): {"id": c["Id"], "image_digest": c["ImageID"], "started_at": str(c["Created"])} for c in containers}
+
+
 class FilterModule:
     def filters(self):
-        return {"containers_of": containers_of, "wait_targets": wait_targets, "planned_ports": planned_ports}
+        return {"containers_of": containers_of, "wait_targets": wait_targets, "planned_ports": planned_ports, "container_facts": container_facts}

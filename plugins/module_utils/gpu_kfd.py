@@ -46,7 +46,7 @@ def read_gpus(sysfs, visible_devices=None):
     """
     base = sysfs.path("class", "kfd", "kfd", "topology", "nodes")
     gpus, warnings = [], []
-    for node in sorted((int(name) for name in listing(base) if name.isdigit())):
+    for node in sorted(int(name) for name in listing(base) if name.isdigit()):
         folder = os.path.join(base, str(node))
         properties = _properties(read(folder, "properties"))
         gpu_id = read_int(folder, "gpu_id")

@@ -217,9 +217,9 @@ def render(rails_facts=None, gpus=(), visible_devices=None, transport="rdma", gp
         result.host_ip, result.netdev = first["ipv4"] or (first["gid"] if first["gid_kind"] == "ipv6_global" else None), first["netdev"]
         if result.host_ip:
             env["SGLANG_HOST_IP"] = env["HOST_IP"] = result.host_ip
-    return _finish(result, extra, _NEVER_RDMA, faults, dict(
-        ionic=ionic, gid_index_common=common, gid_indexes=facts.get("gid_indexes"), device_list=result.ib_device is not None,
-        gpu_mr_path=path, allow_names=allow_names))
+    return _finish(result, extra, _NEVER_RDMA, faults, {
+        "ionic": ionic, "gid_index_common": common, "gid_indexes": facts.get("gid_indexes"), "device_list": result.ib_device is not None,
+        "gpu_mr_path": path, "allow_names": allow_names})
 
 
 def _peer_rails(env, policy, affinity, launcher, faults):
@@ -244,7 +244,7 @@ def _render_tcp(extra, mr_size, allow_names):
     if mr_size is not None and "MC_MAX_MR_SIZE" in extra:
         warnings.append("MC_MAX_MR_SIZE has no effect on TCP")
     result = WorkerEnv(env=env, unset=[], ib_device=None, topology=None, warnings=warnings, transfer_backend="mooncake_tcp")
-    return _finish(result, extra, _NEVER_TCP, faults, dict(transport="tcp", allow_names=allow_names))
+    return _finish(result, extra, _NEVER_TCP, faults, {"transport": "tcp", "allow_names": allow_names})
 
 
 def _finish(result, extra, never, faults, context):

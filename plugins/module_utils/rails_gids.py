@@ -105,7 +105,7 @@ def choose_common(tables, policy="ipv4_mapped"):
     must be routable, and of the preferred kind, on every rail.
     """
     options = {name: candidates(gids, policy) for name, gids in tables.items()}
-    sets = [set(gid["index"] for gid in gids) for gids in options.values()]
+    sets = [{gid["index"] for gid in gids} for gids in options.values()]
     shared = set.intersection(*sets) if sets else set()
     common = min(shared) if shared else None
     chosen = {}

@@ -205,8 +205,10 @@ gpu_mr_path:
   returned: success
   type: str
 warnings:
-  description: What deserves attention without being an error.
-  returned: success
+  description:
+    - What deserves attention without being an error.
+    - Ansible drops the key when there is nothing to warn of, so read it with C(default([])).
+  returned: when there are any
   type: list
   elements: str
 """
@@ -242,7 +244,9 @@ def main():
         reasons = rails.shortcomings(facts, vendor_ids=options["vendor_ids"], **wanted) if strict else []
     except ValueError as error:
         module.fail_json(msg=str(error))
-    # Module warnings are printed by Ansible; these are data, so they are put where the caller looks for them.
+    # Ansible puts them into the result as `warnings`, and drops the key where there are none.
+    for warning in facts.pop("warnings"):
+        module.warn(warning)
     if reasons:
         module.fail_json(msg="; ".join(reasons), reasons=reasons, **facts)
     module.exit_json(changed=False, **facts)

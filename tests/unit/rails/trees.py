@@ -173,7 +173,7 @@ def no_gid(index):
 
 def management(tree, **changes):
     gids = [(fe80(99), V1, "ens1"), (fe80(99), V2, "ens1"), (mapped("10.9.0.%d" % tree.host), V1, "ens1"), (mapped("10.9.0.%d" % tree.host), V2, "ens1")]
-    settings = dict(ids=MELLANOX, netdev="ens1", mtu=1500, rate="100 Gb/sec (4X EDR)", driver="mlx5_core")
+    settings = {"ids": MELLANOX, "netdev": "ens1", "mtu": 1500, "rate": "100 Gb/sec (4X EDR)", "driver": "mlx5_core"}
     settings.update(changes)
     tree.nic("mlx5_0", ["pci0000:e0", "0000:e0:01.0", "0000:e1:00.0"], 1, gids, **settings)
 
