@@ -144,9 +144,14 @@ def needles(words: int, count: int = NEEDLES, seed: int = 42) -> list[Needle]:
     return out
 
 
+def found(needle: Needle, answer: str) -> bool:
+    """A needle counts as found when its digits stand alone in the answer."""
+    return re.search(rf"(?<!\d){needle.fact}(?!\d)", answer) is not None
+
+
 def judge_needles(answers: dict[int, str], asked: list[Needle]) -> list[str]:
-    """answers: text by needle number. A needle counts as found when its digits stand alone in the answer."""
-    missing = [n for n in asked if not re.search(rf"(?<!\d){n.fact}(?!\d)", answers.get(n.number, ""))]
+    """Reasons, given the answers by needle number."""
+    missing = [n for n in asked if not found(n, answers.get(n.number, ""))]
     if not missing:
         return []
     depths = ", ".join(f"{n.depth:.2f}" for n in missing[:8])
