@@ -22,12 +22,16 @@ _TRUE_WORDS = frozenset({"1", "true", "yes", "y", "on"})
 
 @dataclass(slots=True)
 class Chat:
-    """A chat as the template gets it: `messages` in template form, `prefix` the assistant text to be continued or None."""
+    """A chat as the template gets it: `messages` in template form, `prefix` the assistant text to be continued or None.
+
+    `variants`: further template variables of which the worker sets one group, the router not knowing which.
+    """
 
     messages: list[dict]
     tools: list[dict] | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     prefix: str | None = None
+    variants: list[dict] = field(default_factory=list)
 
 
 def _invalid(what: str) -> Unknown:
@@ -234,7 +238,8 @@ def template_tools(fields: dict, messages: list) -> list[dict] | None:
     return None if choice == "none" else dumped or None
 
 
-def finish(fields: dict, messages: list[dict], tools: list[dict] | None, effort: Any, variables: dict | None, low_effort: str | None) -> Chat:
+def finish(
+        fields: dict, messages: list[dict], tools: list[dict] | None, effort: Any, variables: dict | None, low_effort: str | None) -> Chat:
     """Apply the rules that look at the whole chat. `messages` are in template form; the list is not changed."""
     prefix = None
     last = messages[-1] if messages else None

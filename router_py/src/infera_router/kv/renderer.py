@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from typing import Any
 
-from . import chat
+import orjson
+
+from . import anthropic, chat, responses
 from .errors import Unknown
 from .tokenizer import Tokenizer
 
+_TOOL_SETS_KEPT = 128
+_JSON_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
+_DATA_KEYS = frozenset({"default", "const", "enum", "example", "examples"})
+
 
 class Renderer:
-    """`tokenizer`'s model as one worker serves it. Thread-safe."""
+    """`tokenizer`'s model as its workers render it. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
+        self._tool_sets: OrderedDict[bytes, list[dict] | Unknown] = OrderedDict()
 
     def check(self) -> None:
         """Raise Unknown where this model's chats are not rendered from a Jinja template that the router has."""
@@ -28,54 +36,113 @@ class Renderer:
     def as_list(self) -> bool:
         return self.tokenizer.template.content_format == "openai"
 
-    def chat(self, fields: dict) -> chat.Chat:
-        """The chat of a /v1/chat/completions body in template form."""
-        self.check()
-        messages = fields.get("messages")
-        if not isinstance(messages, list) or not messages:
-            raise Unknown("invalid", "messages")
-        as_list = self.as_list
-        effort, variables = chat.reasoning(fields)
-        return chat.finish(
-            fields, [chat.template_message(message, as_list) for message in messages], chat.template_tools(fields, messages),
-            effort, variables, self.tokenizer.template.low_effort)
+    def fields(self, route: str, body: dict) -> dict:
+        """The chat members of a body of any chat-like route."""
+        if route == "/v1/responses":
+            return responses.chat_fields(body)
+        if route == "/v1/messages":
+            return anthropic.chat_fields(body)
+        return body
 
-    def text(self, chat_: chat.Chat) -> str:
-        """The rendered prompt. A template that fails on tools is tried once more with the bare function objects, as the worker does."""
+    def chat(self, fields: dict, messages: list[dict] | None = None) -> chat.Chat:
+        """The chat of such members. `messages`: the same in template form where they are known already."""
+        self.check()
+        given = fields.get("messages")
+        if messages is None:
+            if not isinstance(given, list) or not given:
+                raise Unknown("invalid", "messages")
+            as_list = self.as_list
+            messages = [chat.template_message(message, as_list) for message in given]
+        effort, variables = chat.reasoning(fields)
+        effort = fields.get("late_effort", effort)
+        made = chat.finish(fields, messages, self.tools(fields, messages), effort, variables, self.tokenizer.template.low_effort)
+        made.variants = fields.get("variants") or []
+        return made
+
+    def tools(self, fields: dict, messages: list[dict]) -> list[dict] | None:
+        """The tools that the template gets; the same definitions are validated once."""
+        given = fields.get("tools")
+        if not given:
+            return chat.template_tools(fields, messages)
+        try:
+            key = orjson.dumps((given, fields.get("tool_choice")))
+        except TypeError:
+            raise Unknown("invalid", "tools") from None
+        known = self._tool_sets.get(key)
+        if known is None:
+            try:
+                known = chat.template_tools(fields, messages)
+                if not plain_schemas(given):
+                    # The worker rewrites type names of other systems ("varchar") before it renders.
+                    raise Unknown("schema_types")
+            except Unknown as exc:
+                known = exc
+            self._tool_sets[key] = known
+            while len(self._tool_sets) > _TOOL_SETS_KEPT:
+                self._tool_sets.popitem(last=False)
+        if isinstance(known, Unknown):
+            raise Unknown(known.reason, str(known))
+        return known
+
+    def text(self, made: chat.Chat) -> str:
+        """The rendered prompt. Where the worker uses one of several sets of variables, all must give the same text."""
+        text = self._render(made, made.variables)
+        for variant in made.variants:
+            if variant and self._render(made, {**made.variables, **variant}) != text:
+                raise Unknown("reasoning_switch")
+        return text
+
+    def _render(self, made: chat.Chat, variables: dict[str, Any]) -> str:
         template = self.tokenizer.template
         try:
-            return template.render(chat_.messages, chat_.tools, chat_.variables)
+            return template.render(made.messages, made.tools, variables)
         except Unknown:
-            if not chat_.tools:
+            if not made.tools:
                 raise
-            return template.render(chat_.messages, [tool.get("function", tool) for tool in chat_.tools], chat_.variables)
+            # Some templates want the bare function objects; the worker tries those next.
+            return template.render(made.messages, [tool["function"] for tool in made.tools], variables)
 
-    def ids(self, chat_: chat.Chat) -> array:
-        ids = self.tokenizer.encode(self.text(chat_))
-        if chat_.prefix:
-            ids.extend(self.tokenizer.encode_prefix(chat_.prefix))
+    def ids(self, made: chat.Chat) -> array:
+        ids = self.tokenizer.encode(self.text(made))
+        if made.prefix:
+            ids.extend(self.tokenizer.encode_prefix(made.prefix))
         return ids
 
-    def prompts(self, fields: dict) -> list[array]:
-        """The ids of every prompt in a parsed chat or completions body."""
-        given = fields.get("input_ids")
-        if given is not None and "messages" in fields:
-            return [as_ids(given)]
-        if "messages" in fields:
-            return [self.ids(self.chat(fields))]
-        return self.completion(fields.get("prompt"))
+    def prompts(self, body: dict, route: str = "") -> list[array]:
+        """The ids of every prompt of a parsed body. Without a route: of a chat or a completions body."""
+        if route in ("/v1/responses", "/v1/messages"):
+            return [self.ids(self.chat(self.fields(route, body)))]
+        if "messages" in body:
+            given = body.get("input_ids")
+            return [as_ids(given)] if given is not None else [self.ids(self.chat(body))]
+        return self.completion(prompt_of(body))
 
     def completion(self, prompt: Any) -> list[array]:
         """The prompts of a completions body: a text, ids, or a list of either."""
-        if isinstance(prompt, str) and prompt:
-            return [self.tokenizer.encode_raw(prompt)]
-        if not isinstance(prompt, list) or not prompt:
-            raise Unknown("invalid", "prompt")
-        if isinstance(prompt[0], int):
-            return [as_ids(prompt)]
-        if all(isinstance(item, str) for item in prompt):
-            return [self.tokenizer.encode_raw(item) for item in prompt]
-        return [as_ids(item) for item in prompt]
+        return [self.tokenizer.encode_raw(item) if isinstance(item, str) else as_ids(item) for item in split_prompt(prompt)]
+
+
+def prompt_of(body: dict) -> Any:
+    """What a completions or /generate body asks for. Raises Unknown for media and embeddings."""
+    if any(body.get(key) is not None for key in ("image_data", "video_data", "audio_data", "input_embeds")):
+        raise Unknown("multimodal")
+    for key in ("prompt", "text", "input_ids"):
+        if body.get(key) is not None:
+            return body[key]
+    raise Unknown("invalid", "prompt")
+
+
+def split_prompt(prompt: Any) -> list:
+    """The single prompts, each a text or a list of ids."""
+    if isinstance(prompt, str) and prompt:
+        return [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise Unknown("invalid", "prompt")
+    if isinstance(prompt[0], int):
+        return [prompt]
+    if all(isinstance(item, str) for item in prompt) or all(isinstance(item, list) for item in prompt):
+        return prompt
+    raise Unknown("invalid", "prompt")
 
 
 def as_ids(given: Any) -> array:
@@ -86,3 +153,25 @@ def as_ids(given: Any) -> array:
     if ids is None:
         raise Unknown("invalid", "token ids")
     return ids
+
+
+def plain_schemas(value: Any) -> bool:
+    """Whether every `type` in tool definitions is one that JSON Schema knows."""
+    if isinstance(value, list):
+        return all(plain_schemas(item) for item in value)
+    if not isinstance(value, dict):
+        return True
+    for key, item in value.items():
+        if key == "type" and "function" not in value and not _plain_type(item):
+            return False
+        if key not in _DATA_KEYS and isinstance(item, (dict, list)) and not plain_schemas(item):
+            return False
+    return True
+
+
+def _plain_type(kind: Any) -> bool:
+    if isinstance(kind, str):
+        return kind in _JSON_TYPES
+    if isinstance(kind, list):
+        return all(item in _JSON_TYPES for item in kind if isinstance(item, str)) and len(set(map(str, kind))) == len(kind)
+    return True

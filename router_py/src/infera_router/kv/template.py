@@ -29,7 +29,7 @@ def load_json(path: pathlib.Path) -> dict:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as exc:
-        raise TokenizerError(f"--router-tokenizer-path: {path} cannot be read as JSON ({exc}); copy the model's tokenizer files again") from exc
+        raise TokenizerError(f"--router-tokenizer-path: {path} is no JSON ({exc}); copy the model's tokenizer files again") from exc
     if not isinstance(value, dict):
         raise TokenizerError(f"--router-tokenizer-path: {path} holds no JSON object; copy the model's tokenizer files again")
     return value

@@ -22,7 +22,8 @@ FAST_TEXT_LIMIT = 24 * 1024 * 1024
 SPOT_CHECK_EVERY = 512
 SPOT_CHECK_CHARS = 4096
 _SAFE_PRE_TOKENIZERS = {
-    "BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Punctuation", "Split", "UnicodeScripts", "Whitespace", "WhitespaceSplit"}
+    "BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Punctuation", "Split", "UnicodeScripts", "Whitespace",
+    "WhitespaceSplit"}
 # Models whose prompts SGLang 0.5.22 builds without the Jinja template; the router does not know their encoders.
 _OWN_ENCODERS = ("DeepseekV4", "KimiK3", "InklingForConditionalGeneration", "GptOss")
 
@@ -32,7 +33,8 @@ def check_folder(folder: str | pathlib.Path) -> pathlib.Path:
     path = pathlib.Path(folder) / "tokenizer.json"
     if not path.is_file():
         raise TokenizerError(
-            f"--router-tokenizer-path: {folder} has no tokenizer.json; give the model's folder (tokenizer.json, tokenizer_config.json, config.json)")
+            f"--router-tokenizer-path: {folder} has no tokenizer.json; give the model's folder, with tokenizer.json, "
+            "tokenizer_config.json and config.json")
     return path
 
 
@@ -92,7 +94,8 @@ class Tokenizer:
         fast = self._fast
         if fast is None:
             return array("I", self._reference.encode(text, add_special_tokens=False).ids)
-        ids = array("I", fast.encode(text).tobytes())
+        ids = array("I")
+        ids.frombytes(fast.encode(text))
         self._fast_chars += len(text)
         self._since_check += 1
         if self._since_check >= SPOT_CHECK_EVERY:
@@ -204,8 +207,9 @@ def proof_texts(reference, seed: int = 7) -> list[str]:
     size = reference.get_vocab_size(with_added_tokens=True)
     added = [token.content for token in reference.get_added_tokens_decoder().values()]
     spaces = [" ", "  ", "\n", "\n\n", "\t", " \n ", "\r\n", "\u00a0", "\u3000", ""]
-    odd = ["'s", "'LL", "don't", "1234567", "3.14", "e\u0301", "\u00e9", "\u4f60\u597d", "\u0395\u03bb", "\u202eabc", "\ud55c\uad6d", "\U0001f44d\U0001f3fd", "\x00", "\x7f", "_", "()[]{}",
-           "\u0130", "\ufb01", "<|", "|>", "http://a.b/c?d=e&f"]
+    odd = ["'s", "'LL", "don't", "1234567", "3.14", "e\u0301", "\u00e9", "\u4f60\u597d", "\u0395\u03bb", "\u202eabc", "\ud55c\uad6d",
+           "\U0001f44d\U0001f3fd", "\x00", "\x7f", "_", "()[]{}", "\u0130", "\ufb01", "<|", "|>", "http://a.b/c?d=e&f"]
+    ranges = ((32, 127), (0xA0, 0x2FFF), (0x4E00, 0x9FFF))
     texts = ["", " ", "\n", "a"]
     for _ in range(24):
         parts = []
@@ -218,7 +222,7 @@ def proof_texts(reference, seed: int = 7) -> list[str]:
             elif pick < 0.8:
                 parts.append(rng.choice(odd))
             else:
-                parts.append("".join(chr(rng.choice((rng.randrange(32, 127), rng.randrange(0xa0, 0x2fff), rng.randrange(0x4e00, 0x9fff)))) for _ in range(rng.randrange(1, 40))))
+                parts.append("".join(chr(rng.randrange(*rng.choice(ranges))) for _ in range(rng.randrange(1, 40))))
             parts.append(rng.choice(spaces))
         texts.append("".join(parts))
     return texts

@@ -1,0 +1,114 @@
+"""A prompt as the engine's KV cache pages it: event ids of full pages, chained over the whole prefix.
+
+SGLang 0.5.22 (`--kv-events-config`, format "default"): d_i = SHA-256(d_{i-1} || the page's tokens as little-endian u32), where
+d_{-1} is nothing, or SHA-256("sglang-cache-salt-v1" NUL salt) under a cache_salt. An event carries the first 8 bytes of d_i as a signed
+big-endian integer. Under EAGLE a page is page_size pairs (t0,t1), (t1,t2), ...: n tokens give (n - 1) // page_size pages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from array import array
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_DIGEST = 32
+# Pages hashed between two offers of the GIL to the event loop: about 0.2 ms.
+_YIELD_EVERY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PageForm:
+    """How a worker pages: `page_size` tokens, or, with `pairs` (EAGLE keys), page_size pairs of neighbouring tokens."""
+
+    page_size: int
+    pairs: bool = False
+
+
+class Chain(NamedTuple):
+    digests: bytes
+    hashes: tuple[int, ...]
+
+
+_EMPTY = Chain(b"", ())
+
+
+def salt_seed(cache_salt: str | None) -> bytes:
+    """What the first page's hash is chained to."""
+    return b"" if cache_salt is None else hashlib.sha256(b"sglang-cache-salt-v1\0" + cache_salt.encode("utf-8")).digest()
+
+
+def page_bytes(ids: array, form: PageForm, first: int, last: int) -> bytes:
+    """The hashed bytes of pages first..last-1 of `ids` (array 'I', native order is little-endian on every supported host)."""
+    size = form.page_size
+    if not form.pairs:
+        return ids[first * size:last * size].tobytes()
+    left = ids[first * size:last * size]
+    pairs = array("I", bytes(8 * len(left)))
+    pairs[0::2] = left
+    pairs[1::2] = ids[first * size + 1:last * size + 1]
+    return pairs.tobytes()
+
+
+def extend_chain(chain: Chain, ids: array, form: PageForm, seed: bytes, polite: bool = False) -> Chain:
+    """`chain` (the first pages of `ids`) continued over all full pages. `polite`: let other threads run in between."""
+    done = len(chain.hashes)
+    count = max(0, len(ids) - form.pairs) // form.page_size
+    if count <= done:
+        return chain
+    width = form.page_size * (8 if form.pairs else 4)
+    buffer = page_bytes(ids, form, done, count)
+    previous = chain.digests[-_DIGEST:] or seed
+    sha256 = hashlib.sha256
+    digests = []
+    for index in range(count - done):
+        previous = sha256(previous + buffer[index * width:(index + 1) * width]).digest()
+        digests.append(previous)
+        if polite and index % _YIELD_EVERY == _YIELD_EVERY - 1:
+            time.sleep(0)
+    fresh = b"".join(digests)
+    return Chain(chain.digests + fresh, chain.hashes + struct.unpack(">" + "q24x" * len(digests), fresh))
+
+
+class Pages:
+    """The pages of one prompt; hashes are made once for each form that a worker uses.
+
+    `tokens`: prompt tokens. `credit`: False where the engine keeps this prompt apart (extra_key, LoRA) in a way that events do
+    not show, so that no page may count as a hit.
+    """
+
+    __slots__ = ("tokens", "credit", "ids", "_seed", "_chains", "_base")
+
+    def __init__(self, ids: array, seed: bytes = b"", credit: bool = True, chains: dict | None = None, shared: int = 0):
+        self.ids = ids
+        self.tokens = len(ids)
+        self.credit = credit
+        self._seed = seed
+        self._chains: dict[tuple[PageForm, bytes], Chain] = {}
+        self._base = (chains, shared) if chains and shared else None
+
+    @property
+    def chains(self) -> dict[tuple[PageForm, bytes], Chain]:
+        """What a longer prompt with the same first tokens can start from."""
+        return self._chains
+
+    def hashes(self, form: PageForm, polite: bool = False) -> tuple[int, ...]:
+        """Event ids (signed 64-bit) of the full pages, in order. Computed in about 0.5 us a page at the first call for a form."""
+        key = (form, self._seed)
+        chain = self._chains.get(key)
+        if chain is None:
+            chain = _EMPTY
+            if self._base is not None:
+                known = self._base[0].get(key)
+                if known is not None:
+                    keep = min(len(known.hashes), max(0, self._base[1] - form.pairs) // form.page_size)
+                    chain = Chain(known.digests[:keep * _DIGEST], known.hashes[:keep])
+            chain = extend_chain(chain, self.ids, form, self._seed, polite)
+            self._chains[key] = chain
+        return chain.hashes
+
+    def forget_base(self) -> None:
+        """Let go of the earlier prompt's chains, once the forms in use are hashed."""
+        self._base = None

@@ -1,0 +1,212 @@
+"""Conversations already seen: their parsed messages, rendered text, ids and page hashes, in bounded memory.
+
+A prompt reuses the longest known text that ends at an added token after which the tokenizer guarantees equal ids (`Tokenizer.cuts`).
+Entries are immutable and shared by threads; only the two indexes are guarded by a lock.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from . import outline
+
+# Text between two marks: short enough to reuse most of an edited conversation, long enough to keep few.
+_MARK_SPACING = 256
+_WINDOW = 256
+_RAW_CANDIDATES = 4
+
+
+def _levels(growth: float, limit: int = 1 << 26) -> list[int]:
+    levels, size = [], float(2 * _WINDOW)
+    while size < limit:
+        levels.append(int(size))
+        size *= growth
+    return levels
+
+
+_RAW_LEVELS = _levels(1.19)
+_TEXT_LEVELS = _levels(1.41)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One prompt: `stable` is its text up to the last mark; marks are (characters, tokens) pairs in two arrays."""
+
+    stable: str
+    ids: array
+    mark_chars: array
+    mark_tokens: array
+    chains: dict = field(default_factory=dict)
+    stem: outline.Stem | None = None
+    messages: list | None = None
+    cost_s: float = 0.0
+
+    def size(self) -> int:
+        """Bytes held, estimated; parsed messages count as their JSON."""
+        raw = len(self.stem.raw) if self.stem else 0
+        pages = sum(len(chain.digests) * 3 for chain in self.chains.values())
+        return 2 * raw + self.stable.__sizeof__() + 4 * len(self.ids) + 16 * len(self.mark_chars) + pages + 2048
+
+
+class Encoded:
+    """`ids` of a text and how they came about: `shared` tokens were known before, as the first tokens of `base`."""
+
+    __slots__ = ("ids", "mark_chars", "mark_tokens", "shared", "new_chars")
+
+    def __init__(self, ids: array, mark_chars: array, mark_tokens: array, shared: int, new_chars: int):
+        self.ids, self.mark_chars, self.mark_tokens = ids, mark_chars, mark_tokens
+        self.shared, self.new_chars = shared, new_chars
+
+
+class IncrementalEncoder:
+    """Encodes a text from the last safe cut that it shares with a known one."""
+
+    def __init__(self, encode: Callable[[str], array], cuts: tuple[str, ...]):
+        self._encode = encode
+        ordered = sorted(cuts, key=len, reverse=True)
+        self._cut = re.compile("|".join(re.escape(cut) for cut in ordered)) if ordered else None
+
+    def shared_chars(self, text: str, base: Entry) -> int:
+        """How many characters of `text` end at a mark of `base` and are its text."""
+        marks = base.mark_chars
+        if not marks:
+            return 0
+        if text.startswith(base.stable):
+            return marks[-1]
+        low, high = 0, min(len(text), len(base.stable))
+        while low < high:  # invariant: text[:low] is common
+            middle = (low + high + 1) // 2
+            if text.startswith(base.stable[low:middle], low):
+                low = middle
+            else:
+                high = middle - 1
+        at = bisect_right(marks, low)
+        return marks[at - 1] if at else 0
+
+    def encode(self, text: str, base: Entry | None = None) -> Encoded:
+        chars = self.shared_chars(text, base) if base is not None else 0
+        if chars:
+            known = bisect_right(base.mark_chars, chars)
+            mark_chars, mark_tokens = base.mark_chars[:known], base.mark_tokens[:known]
+            shared = mark_tokens[-1]
+            ids = base.ids[:shared]
+        else:
+            mark_chars, mark_tokens, shared, ids = array("Q"), array("Q"), 0, array("I")
+        position = chars
+        if self._cut is not None:
+            for match in self._cut.finditer(text, chars):
+                end = match.end()
+                if end - position < _MARK_SPACING:
+                    continue
+                ids.extend(self._encode(text[position:end]))
+                mark_chars.append(end)
+                mark_tokens.append(len(ids))
+                position = end
+            # The last safe cut is always kept: the next turn starts there.
+            last = 0
+            for match in self._cut.finditer(text, position):
+                last = match.end()
+            if last:
+                ids.extend(self._encode(text[position:last]))
+                mark_chars.append(last)
+                mark_tokens.append(len(ids))
+                position = last
+        if position < len(text):
+            ids.extend(self._encode(text[position:]))
+        return Encoded(ids, mark_chars, mark_tokens, shared, len(text) - chars)
+
+
+class PrefixCache:
+    """Least recently used entries within `limit` bytes, found by the bytes of a body or by the text of a prompt."""
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        self._entries: OrderedDict[int, tuple[Entry, int, list]] = OrderedDict()
+        self._raw: dict[tuple[int, int], list[Entry]] = {}
+        self._text: dict[tuple[int, int], Entry] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self.hits = 0
+        self.misses = 0
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def by_body(self, body: bytes) -> Entry | None:
+        """The entry whose stem is the longest known beginning of `body`."""
+        for level in reversed(_RAW_LEVELS[:bisect_right(_RAW_LEVELS, len(body))]):
+            found = self._raw.get((level, hash(body[level - _WINDOW:level])))
+            if found:
+                for entry in reversed(found):
+                    if body.startswith(entry.stem.raw):
+                        self._touch(entry)
+                        return entry
+        return None
+
+    def by_text(self, text: str) -> Entry | None:
+        """An entry that shares a long beginning with `text`."""
+        for level in reversed(_TEXT_LEVELS[:bisect_right(_TEXT_LEVELS, len(text))]):
+            entry = self._text.get((level, hash(text[level - _WINDOW:level])))
+            if entry is not None and text.startswith(entry.stable[:level]):
+                self._touch(entry)
+                return entry
+        return None
+
+    def _touch(self, entry: Entry) -> None:
+        with self._lock:
+            if id(entry) in self._entries:
+                self._entries.move_to_end(id(entry))
+
+    def add(self, entry: Entry, replaces: Entry | None = None) -> None:
+        """Keep `entry`; `replaces` is the shorter form of the same conversation."""
+        size = entry.size()
+        if size > self._limit // 4 or not entry.mark_chars:
+            return
+        keys: list = []
+        raw = entry.stem.raw if entry.stem else b""
+        at = bisect_right(_RAW_LEVELS, len(raw))
+        if at:
+            level = _RAW_LEVELS[at - 1]
+            keys.append((True, (level, hash(raw[level - _WINDOW:level]))))
+        stable = entry.stable
+        for level in _TEXT_LEVELS[:bisect_right(_TEXT_LEVELS, len(stable))]:
+            keys.append((False, (level, hash(stable[level - _WINDOW:level]))))
+        with self._lock:
+            if replaces is not None:
+                self._drop(id(replaces))
+            self._entries[id(entry)] = (entry, size, keys)
+            self._bytes += size
+            for is_raw, key in keys:
+                if is_raw:
+                    bucket = [*self._raw.get(key, ()), entry]
+                    self._raw[key] = bucket[-_RAW_CANDIDATES:]
+                else:
+                    self._text[key] = entry
+            while self._bytes > self._limit:
+                self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: int) -> None:
+        held = self._entries.pop(key, None)
+        if held is None:
+            return
+        entry, size, keys = held
+        self._bytes -= size
+        for is_raw, name in keys:
+            if is_raw:
+                bucket = [other for other in self._raw.get(name, ()) if other is not entry]
+                if bucket:
+                    self._raw[name] = bucket
+                else:
+                    self._raw.pop(name, None)
+            elif self._text.get(name) is entry:
+                del self._text[name]
