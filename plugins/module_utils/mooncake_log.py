@@ -17,7 +17,7 @@ _GID_USER = re.compile(r"Using user-specified GID index: (\d+)(?: on ([\w.-]+))?
 _SPLIT = re.compile(r"Auto-splitting buffer .*? into (\d+) chunks of <= (\d+)")
 _SHRINK = re.compile(r"shrink it to (\d+)")
 _IGNORED = re.compile(r"Ignore value from environment variable (\w+)")
-_SKIPPED = re.compile(r"(?:Skipping unavailable device|Skipping device|Disable device):?\s+([\w.-]+)")
+_SKIPPED = re.compile(r"(?:Skipping unavailable device|Skipping device|Disable device|Failed to open device):?\s+([\w.-]+)")
 _FAULT = re.compile(r"Memory access fault by GPU node-(\d+)[^\n]*")
 _LISTEN = re.compile(r"RPC using .*?listening on (\S+)")
 
@@ -71,6 +71,7 @@ def parse(text):
         "disabled_devices": _unique(_SKIPPED.findall(text)),
         "register_failures": _unique(register),
         "dmabuf_disabled": any(mark in text for mark in _DMABUF_OFF),
+        "topology_failed": "Failed to load custom topology" in text or "Topology::parse: JSON parse error" in text,
         "ignored_variables": _unique(_IGNORED.findall(text)),
         "abi_complaints": abi_complaints(text),
         "gpu_memory_faults": _unique(faults),
@@ -111,6 +112,8 @@ def faults(facts, transport="rdma", rails=None):
         found.append("a GID is NULL: MC_GID_INDEX names an empty slot on a rail; leave it unset or take the index in common")
     if facts["register_failures"]:
         found.append("memory registration failed: %s" % facts["register_failures"][0])
+    if facts["topology_failed"]:
+        found.append("the file of MC_CUSTOM_TOPO_JSON could not be read: it is missing inside the container, or malformed")
     if facts["truncations"]:
         found.append("%d registrations were cut short: this engine does not split them (Mooncake before 0.3.13)" % facts["truncations"])
     if facts["ignored_variables"]:

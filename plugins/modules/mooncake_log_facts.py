@@ -117,6 +117,10 @@ dmabuf_disabled:
   description: Whether registration through dma-buf was switched off or given up.
   returned: success
   type: bool
+topology_failed:
+  description: Whether the custom topology file was missing or malformed.
+  returned: success
+  type: bool
 ignored_variables:
   description: Variables whose value Mooncake ignored.
   returned: success

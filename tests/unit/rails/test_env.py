@@ -158,7 +158,8 @@ def test_a_gid_index_when_rails_differ(facts):
 
 
 def test_names_can_be_let_through_and_good_values_pass(facts):
-    worker = render(facts("tree1"), gpus=[0], allow_names=["MC_NEW_THING"], extra_env={"MC_NEW_THING": "x", "MC_IB_TC": 106, "NCCL_IB_DISABLE": "1", "MC_MTU": "4096"})
+    extra = {"MC_NEW_THING": "x", "MC_IB_TC": 106, "NCCL_IB_DISABLE": "1", "MC_MTU": "4096"}
+    worker = render(facts("tree1"), gpus=[0], allow_names=["MC_NEW_THING"], extra_env=extra)
     assert worker.env["MC_IB_TC"] == "106" and worker.env["MC_NEW_THING"] == "x" and worker.env["NCCL_IB_DISABLE"] == "1"
 
 
@@ -175,7 +176,8 @@ def test_choices(facts, name, value):
 
 def test_order_of_the_input_does_not_matter(facts):
     extra = {"MC_IB_TC": "1", "MC_RETRY_CNT": "7", "MC_IB_SL": "2"}
-    made = {json.dumps(render(facts("tree4"), gpus=gpus, extra_env=dict(order)).__dict__) for order in itertools.permutations(extra.items()) for gpus in ((0, 1), [1, 0])}
+    made = {json.dumps(render(facts("tree4"), gpus=gpus, extra_env=dict(order)).__dict__)
+            for order in itertools.permutations(extra.items()) for gpus in ((0, 1), [1, 0])}
     assert len(made) == 1
 
 
