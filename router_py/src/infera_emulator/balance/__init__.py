@@ -1,0 +1,1 @@
+"""Decode ranks in lock-step: an emulator for balance work, and nothing that measures an engine."""

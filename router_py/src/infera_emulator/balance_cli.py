@@ -1,0 +1,34 @@
+"""`infera-emulator balance`: replay one trace at several request weights."""
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from infera_emulator.balance import figures, parameters, virtual
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="infera-emulator balance", description="Emulated decode ranks in lock-step, driven by the router's own policy "
+                                "on a virtual clock. Shows what the request weight changes; measures no engine.")
+    p.add_argument("--parameters", required=True, metavar="FILE", help="the run's parameters (JSON)")
+    p.add_argument("--case", action="append", metavar="NAME", help="a case of the file (repeatable; default: all)")
+    p.add_argument("--weight", action="append", type=float, metavar="W", help="request weight in tokens (repeatable; default: the case's)")
+    p.add_argument("--seed", action="append", type=int, metavar="N", help="seed of the trace (repeatable; default: the file's)")
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    try:
+        given = parameters.load(args.parameters)
+        cases = [given.case(name) for name in args.case or given.cases]
+        for case in cases:
+            limit = f"{case.kv_capacity_tokens:,} tokens of KV per rank" if case.kv_capacity_tokens else "KV unlimited"
+            print(f"\n{case.name}: {case.ranks} decode ranks, {case.lanes} lanes, {limit}, {given.duration_s:g} s (emulated)")
+            rows = [virtual.run(given, case, weight, seed) for seed in args.seed or given.seeds for weight in args.weight or case.weights]
+            print(figures.table(rows), flush=True)
+    except ValueError as error:
+        print(f"infera-emulator balance: {error}", file=sys.stderr)
+        return 2
+    return 0
