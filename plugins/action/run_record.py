@@ -94,6 +94,9 @@ class ActionModule(ActionBase):
 
     def _absent(self, plan, deployment, task_vars):
         done = self._module(task_vars, state="absent")
+        if os.path.exists(self._own_path) and not self._task.check_mode:
+            # Kept for later reading, under a name by which nobody takes it for a running deployment.
+            os.replace(self._own_path, os.path.join(os.path.dirname(self._own_path), "last-run.json"))
         return {"changed": bool(done.get("changed"))}
 
 

@@ -39,7 +39,7 @@ def listeners(ports, proc="/proc"):
             entry = {"pid": int(pid), "command": _command(os.path.join(proc, pid)), "container": container_of(os.path.join(proc, pid))}
             if entry not in found[port]:
                 found[port].append(entry)
-    for port, owners in found.items():
+    for owners in found.values():
         if not owners:
             owners.append({"pid": None, "command": "a process that cannot be seen", "container": None})
     return found

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 
-__all__ = ["FILE", "SCHEMA", "RecordError", "build", "conflicts", "load", "merge", "same", "save", "validate"]
+__all__ = ["FILE", "SCHEMA", "RecordError", "build", "conflicts", "load", "same", "save", "validate"]
 
 FILE = "run.json"
 _TEXT = {"type": "string"}
@@ -193,10 +193,3 @@ def save(path, record):
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def merge(plan_containers, infos):
-    """Return the facts for ``build`` from community.docker's container inspection of this run: {name: {id, image_digest, started_at}}."""
-    names = {c["name"] for c in plan_containers}
-    return {name: {"id": info.get("Id", ""), "image_digest": info.get("Image", ""), "started_at": info.get("Created", "")}
-            for name, info in infos.items() if name in names and info}

@@ -11,7 +11,8 @@ version_added: 0.1.0
 description:
   - Reads the variables of the inventory (docs/inventory.md lists them), checks all of them, and returns one dictionary per container that
     says everything about it.
-  - It runs on the controller, contacts no host and changes nothing. Every fault is reported in one run, one line each, with the variable, its value and the fix.
+  - It runs on the controller, contacts no host and changes nothing. Every fault is reported in one run, one line each,
+    with the variable, its value and the fix.
 options:
   images:
     description: References of the images, by the keys V(sglang), V(router), V(etcd). Left out while only the values are being checked.
@@ -86,7 +87,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def main():
-    module = AnsibleModule(argument_spec=dict(images=dict(type="dict", default={}), rails=dict(type="dict", default={})), supports_check_mode=True)
+    module = AnsibleModule(argument_spec={"images": {"type": "dict", "default": {}}, "rails": {"type": "dict", "default": {}}}, supports_check_mode=True)
     module.fail_json(msg="infera.serving.plan runs on the controller, through its action plugin; it cannot be sent to a host")
 
 

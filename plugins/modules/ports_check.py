@@ -84,11 +84,11 @@ from ansible_collections.infera.serving.plugins.module_utils import host_ports
 
 def main():
     module = AnsibleModule(
-        argument_spec=dict(
-            deployment=dict(type="str", required=True),
-            ports=dict(type="list", elements="dict", required=True, options=dict(
-                port=dict(type="int", required=True), variable=dict(type="str", required=True), use=dict(type="str", required=True))),
-            proc_root=dict(type="path", default="/proc")),
+        argument_spec={
+            "deployment": {"type": "str", "required": True},
+            "ports": {"type": "list", "elements": "dict", "required": True, "options": {
+                "port": {"type": "int", "required": True}, "variable": {"type": "str", "required": True}, "use": {"type": "str", "required": True}}},
+            "proc_root": {"type": "path", "default": "/proc"}},
         supports_check_mode=True)
     proc, deployment = module.params["proc_root"], module.params["deployment"]
     wanted = {entry["port"]: entry for entry in module.params["ports"]}

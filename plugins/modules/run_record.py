@@ -17,7 +17,7 @@ options:
     description:
       - V(present) writes the record of O(plan); V(read) returns the record of the host, or the controller's copy where the host has none or cannot be reached.
       - V(read) fails when a variable on the command line contradicts the record, and shows both values.
-      - V(absent) removes the host's file; the controller's copy stays, with the logs.
+      - V(absent) removes the host's file; the controller's copy is kept as C(last-run.json), beside the logs.
     type: str
     choices: [present, read, absent]
     default: present
@@ -95,10 +95,10 @@ from ansible_collections.infera.serving.plugins.module_utils import run_record
 
 def main():
     module = AnsibleModule(
-        argument_spec=dict(
-            state=dict(type="str", default="present", choices=["present", "read", "absent"]),
-            plan=dict(type="dict"), deployment=dict(type="str"), state_dir=dict(type="str"), runs_dir=dict(type="str"),
-            path=dict(type="str"), record=dict(type="dict")),
+        argument_spec={
+            "state": {"type": "str", "default": "present", "choices": ["present", "read", "absent"]},
+            "plan": {"type": "dict"}, "deployment": {"type": "str"}, "state_dir": {"type": "str"}, "runs_dir": {"type": "str"},
+            "path": {"type": "str"}, "record": {"type": "dict"}},
         supports_check_mode=True)
     path, state = module.params["path"], module.params["state"]
     if not path:

@@ -92,11 +92,11 @@ from ansible.module_utils.basic import AnsibleModule
 
 def main():
     module = AnsibleModule(
-        argument_spec=dict(
-            targets=dict(type="list", elements="dict", required=True, options=dict(
-                name=dict(type="str", required=True), url=dict(type="str", required=True), timeout=dict(type="int", default=300))),
-            interval=dict(type="float", default=2), report_every=dict(type="float", default=15), max_restarts=dict(type="int", default=2),
-            ca_file=dict(type="path"), cert_file=dict(type="path"), key_file=dict(type="path", no_log=False)),
+        argument_spec={
+            "targets": {"type": "list", "elements": "dict", "required": True, "options": {
+                "name": {"type": "str", "required": True}, "url": {"type": "str", "required": True}, "timeout": {"type": "int", "default": 300}}},
+            "interval": {"type": "float", "default": 2}, "report_every": {"type": "float", "default": 15}, "max_restarts": {"type": "int", "default": 2},
+            "ca_file": {"type": "path"}, "cert_file": {"type": "path"}, "key_file": {"type": "path", "no_log": False}},
         supports_check_mode=True)
     module.exit_json(changed=False, states=[look(module, target) for target in module.params["targets"]])
 
