@@ -232,7 +232,10 @@ def template_tools(fields: dict, messages: list) -> list[dict] | None:
         if not isinstance(named, dict) or choice.get("type", "function") != "function":
             raise _invalid("tool_choice")
         name = optional(named.get("name"), str, "tool_choice")
-        return [tool for tool in dumped if tool["function"]["name"] == name] or None
+        chosen = [tool for tool in dumped if tool["function"]["name"] == name]
+        if not chosen and not in_messages:
+            raise _invalid("tool_choice")
+        return chosen or None
     if choice not in ("auto", "required", "none"):
         raise _invalid("tool_choice")
     return None if choice == "none" else dumped or None

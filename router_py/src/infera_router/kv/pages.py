@@ -36,8 +36,8 @@ _EMPTY = Chain(b"", ())
 
 
 def salt_seed(cache_salt: str | None) -> bytes:
-    """What the first page's hash is chained to."""
-    return b"" if cache_salt is None else hashlib.sha256(b"sglang-cache-salt-v1\0" + cache_salt.encode("utf-8")).digest()
+    """What the first page's hash is chained to. An empty salt is no salt, as in the engine's radix keys."""
+    return b"" if not cache_salt else hashlib.sha256(b"sglang-cache-salt-v1\0" + cache_salt.encode("utf-8")).digest()
 
 
 def page_bytes(ids: array, form: PageForm, first: int, last: int) -> bytes:

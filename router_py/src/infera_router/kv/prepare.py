@@ -230,7 +230,7 @@ class Preparer:
         self._adopt(tokenizer)
         log.info("tokenizer of %s loaded in %.2f s: %s, %s", path, time.monotonic() - started,
                  "gigatoken" if tokenizer.fast else "tokenizers",
-                 f"prompts may be cut after {len(tokenizer.cuts)} tokens" if tokenizer.cuts else "no safe cuts: prompts are encoded in full")
+                 f"prompts are cut after {len(tokenizer.cuts)} tokens" if tokenizer.cuts else "no safe cuts, prompts are encoded in full")
 
     def _adopt(self, tokenizer: Tokenizer) -> None:
         # A thread that computes must not keep the event loop waiting for the interpreter's default of 5 ms.

@@ -18,6 +18,8 @@ from .errors import Unknown
 
 _DEVELOPER = "Developer instructions:"
 _STATE = "sglang-reasoning-v1."
+# Members of chat messages that the Responses schema does not have.
+_CHAT_ONLY = frozenset({"name", "tool_calls", "tool_call_id", "reasoning_content", "tools"})
 _TOOL_TYPES = frozenset({
     "function", "web_search", "web_search_preview", "code_interpreter", "file_search", "image_generation", "computer_use_preview",
     "local_shell", "mcp", "custom", "namespace", "tool_search"})
@@ -56,8 +58,9 @@ def construct_messages(body: dict, supports_inline_system: bool) -> list[dict]:
         given = [{"role": "user", "content": given}]
     if not isinstance(given, list):
         raise Unknown("invalid", "input")
+    typed = all(map(_plainly_typed, given))
     for item in given:
-        message = _message(item)
+        message = _message(item, typed)
         if message is not None:
             messages.append(message)
     messages = _merge_assistants(messages)
@@ -130,10 +133,29 @@ def _part(part: Any) -> Any:
     return part
 
 
-def _message(item: Any) -> dict | None:
+def _plainly_typed(item: Any) -> bool:
+    """Whether the item surely fits the API's own schema. If all do, the worker drops members that the schema does not have."""
+    if not isinstance(item, dict):
+        return False
+    kind = item.get("type")
+    if kind in (None, "message"):
+        content = item.get("content")
+        return item.get("role") in ("user", "assistant", "system", "developer") and (
+            isinstance(content, str) or isinstance(content, list) and all(
+                isinstance(part, dict) and part.get("type") == "input_text" and isinstance(part.get("text"), str) for part in content))
+    if kind == "function_call":
+        return all(isinstance(item.get(key), str) for key in ("call_id", "name", "arguments"))
+    return kind == "function_call_output" and all(isinstance(item.get(key), str) for key in ("call_id", "output"))
+
+
+def _message(item: Any, typed: bool) -> dict | None:
     """One input item as a chat message; None where the worker drops it."""
     if not isinstance(item, dict):
         raise Unknown("invalid", "input item")
+    if item.get("type") in (None, "message") and _CHAT_ONLY.intersection(item):
+        if not typed:
+            raise Unknown("invalid", "chat members in an input item")
+        item = {key: value for key, value in item.items() if key not in _CHAT_ONLY}
     if item.get("role") == "developer":
         item = {**item, "role": "system", "content": _label(item.get("content"))}
     kind = item.get("type")

@@ -95,7 +95,7 @@ class Tokenizer:
         if fast is None:
             return array("I", self._reference.encode(text, add_special_tokens=False).ids)
         ids = array("I")
-        ids.frombytes(fast.encode(text))
+        ids.frombytes(memoryview(fast.encode(text)).cast("B"))
         self._fast_chars += len(text)
         self._since_check += 1
         if self._since_check >= SPOT_CHECK_EVERY:

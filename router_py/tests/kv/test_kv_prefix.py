@@ -1,0 +1,286 @@
+"""The incremental ways equal the full ones: JSON, ids, page hashes; in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import random
+from array import array
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from infera_router.kv import outline
+from infera_router.kv.errors import Unknown
+from infera_router.kv.pages import PageForm, Pages, salt_seed
+from infera_router.kv.prefix import Entry, IncrementalEncoder, PrefixCache
+from infera_router.kv.prepare import Builder
+from infera_router.kv.renderer import Renderer
+from infera_router.kv.tokenizer import safe_cuts
+from infera_router.kv.view import View
+
+MARKS = ["<|user|>", "<|assistant|>", "<|system|>", "<|endoftext|>", "[gMASK]", "<sop>", "<think>", "</tool_call>"]
+PIECES = st.one_of(
+    st.sampled_from(MARKS),
+    st.sampled_from([" ", "\n", "  \n", "'s", "1234", "\u00e9", "e\u0301", "\u4f60", "<", "|", "<|", "|>", "[", "user", "\U0001f44d"]),
+    st.text(max_size=12),
+    st.text(alphabet="ab \n1'<|>", max_size=40),
+)
+TEXTS = st.lists(PIECES, max_size=30).map("".join)
+FULL = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def entry_of(text: str, encoded) -> Entry:
+    last = encoded.mark_chars[-1] if encoded.mark_chars else 0
+    tokens = encoded.mark_tokens[-1] if encoded.mark_tokens else 0
+    return Entry(text[:last], encoded.ids[:tokens], encoded.mark_chars, encoded.mark_tokens)
+
+
+@pytest.fixture(scope="module", params=["glm", "plain", "fast"])
+def encoder(request, tokenizers):
+    tokenizer = request.getfixturevalue("fast_tokenizer") if request.param == "fast" else tokenizers[request.param]
+    assert len(tokenizer.cuts) >= 9
+    return tokenizer, IncrementalEncoder(tokenizer.encode, tokenizer.cuts)
+
+
+@FULL
+@given(first=TEXTS, second=TEXTS, third=TEXTS, keep=st.floats(0, 1))
+@example("<|user|>" + "a" * 300 + "<|assistant|>", "\n b<|user|>", "x", 1.0)
+def test_encoding_from_a_cut_equals_the_full_encode(encoder, first, second, third, keep):
+    """A text, one that goes on from any point of it, and one that goes on from that: ids equal the library's own, always."""
+    tokenizer, incremental = encoder
+    full = lambda text: list(tokenizer._reference.encode(text, add_special_tokens=False).ids)  # noqa: E731
+    base = None
+    text = ""
+    for part in (first, second, third):
+        text = text[: round(len(text) * keep)] + part
+        made = incremental.encode(text, base)
+        assert list(made.ids) == full(text)
+        assert list(made.ids[: made.shared]) == list(base.ids[: made.shared] if base else [])
+        for chars, tokens in zip(made.mark_chars, made.mark_tokens):
+            assert list(made.ids[:tokens]) == full(text[:chars])
+        base = entry_of(text, made)
+
+
+def test_long_texts_are_cut_and_reused(encoder):
+    tokenizer, incremental = encoder
+    text = "".join(f"<|user|>\nquestion {n} " + "word " * 80 + f"<|assistant|>\nanswer {n} " + "more " * 80 for n in range(20))
+    made = incremental.encode(text)
+    assert len(made.mark_chars) >= 38
+    longer = incremental.encode(text + "<|user|>\nnext", entry_of(text, made))
+    assert longer.shared == made.mark_tokens[-1] and longer.new_chars < 500
+    edited = text.replace("question 10", "question ten")
+    again = incremental.encode(edited, entry_of(text, made))
+    assert 0.4 * len(made.ids) < again.shared < 0.6 * len(made.ids)
+    assert list(again.ids) == list(tokenizer.encode(edited))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c["added_tokens"].append({**c["added_tokens"][0], "id": 1600, "content": "<|user|>x"}),  # a longer token begins with it
+        lambda c: c["added_tokens"].append({**c["added_tokens"][0], "id": 1600, "content": "!<|user|>"}),  # and one contains it
+        lambda c: c["added_tokens"].append({**c["added_tokens"][0], "id": 1600, "content": "!<|us"}),  # and one overlaps its start
+    ],
+)
+def test_a_token_that_another_can_swallow_is_no_cut(change, model_dirs):
+    from tokenizers import Tokenizer
+
+    config = json.loads((model_dirs["glm"] / "tokenizer.json").read_text())
+    assert "<|user|>" in safe_cuts(Tokenizer.from_str(json.dumps(config)))
+    change(config)
+    cuts = safe_cuts(Tokenizer.from_str(json.dumps(config)))
+    assert "<|user|>" not in cuts and "[gMASK]" in cuts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.update(pre_tokenizer={"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}),
+        lambda c: c.update(pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}),
+        lambda c: c.update(normalizer={"type": "Prepend", "prepend": "x"}),
+        lambda c: c["added_tokens"][3].update(lstrip=True),
+        lambda c: c["added_tokens"][3].update(single_word=True),
+    ],
+)
+def test_a_tokenizer_without_the_guarantee_has_no_cuts(change, model_dirs):
+    from tokenizers import Tokenizer
+
+    config = json.loads((model_dirs["glm"] / "tokenizer.json").read_text())
+    change(config)
+    assert safe_cuts(Tokenizer.from_str(json.dumps(config))) == ()
+
+
+JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**40), 2**40),
+        st.text(max_size=8),
+        st.sampled_from(["]", "}", '"', "\\", '],"x":1}', "messages"]),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=6,
+)
+MESSAGES = st.lists(st.dictionaries(st.sampled_from(["role", "content", "x"]), JSON, max_size=3), max_size=5)
+MEMBERS = st.dictionaries(st.one_of(st.text(max_size=6), st.sampled_from(["model", "stop", "messages"])), JSON, max_size=4)
+
+
+@FULL
+@given(
+    head=MEMBERS,
+    tail=MEMBERS,
+    tail2=MEMBERS,
+    known=MESSAGES,
+    new=MESSAGES,
+    gap=st.sampled_from(["", " ", "\n\t "]),
+    ascii_only=st.booleans(),
+)
+def test_resumed_json_equals_a_full_parse(head, tail, tail2, known, new, gap, ascii_only):
+    """Any members around the messages, duplicate names among them, odd spacing: fields and messages are those of a full parse."""
+
+    def members(values):
+        return [
+            f"{json.dumps(key, ensure_ascii=ascii_only)}{gap}:{gap}{json.dumps(value, ensure_ascii=ascii_only)}"
+            for key, value in values.items()
+        ]
+
+    def body(messages, after):
+        array_ = "[" + gap + f"{gap},{gap}".join(json.dumps(m, ensure_ascii=ascii_only) for m in messages) + gap + "]"
+        return ("{" + gap + f"{gap},{gap}".join([*members(head), f'"messages"{gap}:{gap}{array_}', *members(after)]) + gap + "}").encode(
+            "utf-8", "surrogatepass"
+        )
+
+    first, second = body(known, tail), body(known + new, tail2)
+    try:
+        _, stem = outline.parse(first)
+    except Unknown:
+        return
+    if stem is None:
+        return
+    resumed = outline.resume(second, stem)
+    want = json.loads(second)
+    if resumed is None:
+        return
+    parsed, fresh = resumed
+    assert known + parsed.messages == want.pop("messages")
+    assert parsed.fields == want
+    if fresh is not None:
+        assert second.startswith(fresh.raw) and outline.resume(second, fresh)[0].messages == []
+
+
+def test_resume_is_used_where_it_matters():
+    known = [{"role": "user", "content": f'turn {n} \u00e9 ] }} " '} for n in range(30)]
+    first = json.dumps({"model": "m", "messages": known, "stop": ["]"], "stream": True}).encode()
+    second = json.dumps({"model": "m", "messages": [*known, {"role": "user", "content": "new"}], "stop": ["x]"], "n": 2}).encode()
+    _, stem = outline.parse(first)
+    assert len(stem.raw) > 0.9 * len(first)
+    parsed, fresh = outline.resume(second, stem)
+    assert parsed.messages == [{"role": "user", "content": "new"}] and parsed.fields == {"model": "m", "stop": ["x]"], "n": 2}
+    assert len(fresh.raw) > len(stem.raw)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages": [{"a": 1}], "messages": [{"b": 2}]}',
+        b'{"messages": [{"a": 1}], "m\\u0065ssages": [{"b": 2}]}',
+        b'{"n": 1, "messages": [{"a": 1}], "n": 2}',
+    ],
+)
+def test_members_that_occur_twice_count_as_in_a_full_parse(body):
+    for known in (b'{"messages": [{"a": 1}]}', b'{"n": 1, "messages": [{"a": 1}]}'):
+        _, stem = outline.parse(known)
+        resumed = outline.resume(body, stem)
+        if resumed is not None:
+            want = json.loads(body)
+            assert [{"a": 1}, *resumed[0].messages] == want.pop("messages") and resumed[0].fields == want
+    parsed, _ = outline.parse(body)
+    want = json.loads(body)
+    assert parsed.messages == want.pop("messages") and parsed.fields == want
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tokens=st.lists(st.integers(0, 2**32 - 1), max_size=80),
+    cut=st.integers(0, 80),
+    size=st.integers(1, 9),
+    pairs=st.booleans(),
+    salt=st.sampled_from([None, "", "s"]),
+)
+def test_continued_hashes_equal_new_ones(tokens, cut, size, pairs, salt):
+    form, seed = PageForm(size, pairs), salt_seed(salt)
+    shared = min(cut, len(tokens))
+    other = Pages(array("I", tokens[:shared] + [7] * (cut % 5)), seed)
+    other.hashes(form)
+    continued = Pages(array("I", tokens), seed, chains=other.chains, shared=shared)
+    fresh = Pages(array("I", tokens), seed)
+    assert continued.hashes(form) == fresh.hashes(form)
+    assert len(fresh.hashes(form)) == max(0, len(tokens) - pairs) // size
+
+
+def conversation(rng: random.Random, length: int) -> list[dict]:
+    out = [{"role": "system", "content": "shared " * 60}]
+    for n in range(length):
+        role = ("user", "assistant")[n % 2]
+        words = [rng.choice(["alpha", "beta", "\u4f60\u597d", "<|user|>", "1234", "it's"]) for _ in range(rng.randrange(1, 120))]
+        out.append({"role": role, "content": [{"type": "text", "text": " ".join(words)}] if rng.random() < 0.2 else " ".join(words)})
+    return out
+
+
+@pytest.mark.parametrize("model", ["glm", "plain"])
+def test_requests_in_any_order_equal_the_plain_render(model, tokenizers):
+    """Growing, edited, branched, truncated and repeated conversations through one small cache, against a render without a cache."""
+    rng = random.Random(11)
+    view = View()
+    view.open("w", PageForm(8))
+    view.open("x", PageForm(8, True))
+    builder = Builder(tokenizers[model], view, cache_bytes=400_000)
+    plain = Renderer(tokenizers[model])
+    chats = [conversation(rng, 3) for _ in range(6)]
+    reused = 0
+    for step in range(150):
+        pick = rng.randrange(len(chats))
+        messages = chats[pick]
+        action = rng.random()
+        if action < 0.6:
+            messages = [*messages, *conversation(rng, 2)[1:]]
+        elif action < 0.7 and len(messages) > 3:
+            messages = [*messages[:-2], {"role": "user", "content": f"edited {step}"}]
+        elif action < 0.8:
+            messages = messages[: max(2, len(messages) // 2)]
+        if action < 0.9:
+            chats[pick] = messages
+        body = {"model": "m", "messages": messages, "stream": True, "max_tokens": step}
+        if rng.random() < 0.3:
+            body = {"max_tokens": step, **body, "tools": [{"type": "function", "function": {"name": f"f{step % 2}"}}]}
+        if rng.random() < 0.2:
+            body["cache_salt"] = f"s{step % 2}"
+        raw = json.dumps(body).encode()
+        _, base = builder.quick("/v1/chat/completions", raw)
+        reused += base is not None
+        made = builder.build("/v1/chat/completions", raw, base)
+        want = plain.prompts(body)[0]
+        assert made.pages.ids == want
+        fresh = Pages(want, salt_seed(body.get("cache_salt")))
+        for form in view.forms():
+            assert made.pages.hashes(form) == fresh.hashes(form)
+        assert builder.cache.bytes <= 400_000
+    assert reused > 40 and builder.tokens_reused > 0.5 * builder.tokens_total
+
+
+def test_cache_stays_within_its_bytes_and_forgets_the_oldest():
+    cache = PrefixCache(100_000)
+    entries = []
+    for n in range(40):
+        text = f"{n:04d}" + "x" * 3000
+        raw = outline.Stem(f'{{"n":{n},"messages":[{{"content":"{"y" * 1500}"}}'.encode(), {})
+        entry = Entry(text, array("I", range(600)), array("Q", [len(text)]), array("Q", [600]), stem=raw, messages=[])
+        cache.add(entry)
+        entries.append(entry)
+        assert cache.bytes <= 100_000
+    assert cache.by_body(entries[-1].stem.raw + b"]}") is entries[-1] and cache.by_text(entries[-1].stable + "more") is entries[-1]
+    assert cache.by_body(entries[0].stem.raw + b"]}") is None and cache.by_text(entries[0].stable) is None
+    assert 3 < len(cache) < 20
+    for entry in entries:
+        cache._drop(id(entry))
+    assert cache.bytes == 0 and not cache._raw and not cache._text
