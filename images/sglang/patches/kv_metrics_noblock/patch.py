@@ -35,7 +35,7 @@ PATCH = Patch(
     edits=(Edit(FILE, ((SEND, SEND_NEW),)),),
     needs=(
         Need("srt/managers/io_struct.py", "\ndef sock_send(socket: zmq.Socket, obj: Any, flags: int = 0) -> None:\n", "the send takes flags", 1),
-        Need(FILE, "    def emit_kv_metrics(self):\n", "the sender", 1),
+        Need(FILE, "\nclass SchedulerKvEventsPublisher", "the sender's class", 1),
         Need(FILE, "\nimport zmq\n", "zmq is imported", 1),
     ),
     markers={FILE: "infera_kv_metrics_dropped"},
