@@ -123,7 +123,7 @@ class App:
             await asyncio.sleep(0.01)
         for connection in list(self.connections):
             connection.abort()
-        self.core.engines.close()
+        self.core.close()
         if self.core.preparer is not None:
             self.core.preparer.close()
         if self._etcd is not None:

@@ -205,7 +205,11 @@ class Call:
                 await asyncio.sleep(fault.arg / 1000)
             if fault.kind == "continue":
                 self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            reply = Reply(self.path, self.body, self.rid or "made-up")
+            try:
+                reply = Reply(self.path, self.body, self.rid or "made-up")
+            except (TypeError, ValueError, KeyError, AttributeError):
+                self.connection.reply(400, b'{"error":{"message":"the body makes no sense","code":400}}')
+                return
             if self.body.get("stream") is True:
                 await self._stream(reply)
             else:
@@ -346,6 +350,9 @@ class _Connection(asyncio.Protocol):
         if path in INFERENCE:
             engine.requests += 1
             body = json.loads(raw)
+            if not isinstance(body.get("bootstrap_room", 0), int):
+                self.reply(400, b'{"error":{"message":"bootstrap_room","code":400}}')
+                return
             if len(engine.seen) < engine.keep_seen:
                 engine.seen.append((path, body, headers))
             self.call = Call(engine, self, path, body, headers)

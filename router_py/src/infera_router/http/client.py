@@ -101,7 +101,8 @@ class Request:
 
 class ClientConnection(asyncio.Protocol):
     __slots__ = ("handler", "limits", "connections", "transport", "paused", "_parser", "_request", "_body", "_size", "_header_size",
-                 "_target", "_headers", "_ready", "_active", "_exchange", "_since", "_deaf", "_held", "_in_headers", "_rejected")
+                 "_target", "_headers", "_ready", "_active", "_exchange", "_since", "_deaf", "_held", "_in_headers", "_rejected",
+                 "_owed")
 
     def __init__(self, handler: Handler, limits: ClientLimits, connections: set[ClientConnection]) -> None:
         self.handler, self.limits, self.connections = handler, limits, connections
@@ -113,6 +114,7 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._rejected: _Refused | None = None
         self._deaf = False  # nothing more is read from this client
+        self._owed = 0  # body bytes of a declined upgrade that are still to come
         self._held = False  # reading is paused because enough requests wait
         self._since = monotonic()
         self._reset()
@@ -137,6 +139,9 @@ class ClientConnection(asyncio.Protocol):
         if self._deaf:
             return
         self._since = monotonic()
+        if self._owed:
+            self._take_owed(data)
+            return
         if self._request is None:
             self._in_headers = True
             self._header_size += len(data)
@@ -144,13 +149,8 @@ class ClientConnection(asyncio.Protocol):
             self._parser.feed_data(data)
             if self._in_headers and self._header_size > self.limits.max_header:
                 self._refuse(_Refused("headers_too_large", "the request's head is larger than the router takes"))
-        except httptools.HttpParserUpgrade:
-            # An offer to change the protocol (h2c, websocket) is not taken: answer in HTTP/1.1, then close.
-            self._deaf = True
-            if self._ready:
-                self._ready[-1].keep_alive = False
-            else:
-                self._refuse(_Refused("bad_request", "malformed HTTP"))
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0]:])
         except _Refused as refused:
             self._refuse(refused)
         except httptools.HttpParserCallbackError as error:
@@ -163,6 +163,34 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(_Refused("bad_request", "malformed HTTP"))
         if self._active is None and (self._ready or self._rejected):
             self._next()
+
+    def _decline(self, rest: bytes) -> None:
+        """An offer to change the protocol (h2c, websocket) is not taken: the request is answered in HTTP/1.1, then the connection closes.
+
+        The parser stops before the body of such a request, so it is taken here, if its length is known.
+        """
+        request = self._ready.pop() if self._ready else None
+        if request is None or request.header(b"transfer-encoding") is not None or request.method == b"CONNECT":
+            self._refuse(_Refused("bad_request", "malformed HTTP"))
+            return
+        request.keep_alive = False
+        self._request = request
+        self._owed = int(request.header(b"content-length") or 0)
+        self._body = []
+        self._take_owed(rest)
+
+    def _take_owed(self, data: bytes) -> None:
+        self._body.append(data[:self._owed])
+        self._owed -= len(self._body[-1])
+        if not self._owed:
+            request = self._request
+            request.body = b"".join(self._body)
+            request.at = self._since
+            self._reset()
+            self._deaf = True
+            self._ready.append(request)
+            if self._active is None:
+                self._next()
 
     def eof_received(self) -> None:
         return None  # closes the transport; connection_lost follows

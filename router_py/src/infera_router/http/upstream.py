@@ -133,6 +133,8 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.pool.open += 1
+        self.pool.stats.opened += 1
 
     def begin(self, leg: Leg) -> None:
         self.leg = leg
@@ -323,28 +325,40 @@ class EnginePool:
                 pass
 
     async def connect(self, leg: Leg) -> None:
-        try:
-            conn = await asyncio.wait_for(self._open(), self.engines.connect_timeout)
-        except asyncio.TimeoutError:
-            self._failed(leg, f"no connection within {self.engines.connect_timeout:g} s")
-            return
-        except OSError as error:
-            self._failed(leg, error.strerror or str(error))
-            return
-        leg.task = None
-        if leg.ended:
-            conn.close()
-            return
-        conn.begin(leg)
-        if leg.paused:
-            conn.pause()
+        """Open a connection and begin the leg on it; runs as the leg's task, which `Leg.cancel` may cancel at any moment."""
+        late = False
 
-    def _failed(self, leg: Leg, detail: str) -> None:
+        def give_up() -> None:
+            nonlocal late
+            late = True
+            task.cancel()
+
+        task = leg.task
+        timer = self.loop.call_later(self.engines.connect_timeout, give_up)
+        detail = ""
+        try:
+            conn = await self._open()
+        except OSError as error:
+            conn, detail = None, error.strerror or str(error)
+        except asyncio.CancelledError:
+            if not late:
+                raise
+            conn, detail = None, f"no connection within {self.engines.connect_timeout:g} s"
+        finally:
+            timer.cancel()
         leg.task = None
-        leg.broken("connect", detail)
+        if conn is None:
+            leg.broken("connect", detail)
+        elif leg.ended:
+            conn.close()
+        else:
+            conn.begin(leg)
+            if leg.paused:
+                conn.pause()
 
     async def _open(self) -> EngineConnection:
         sock = socket.socket(self.family, socket.SOCK_STREAM)
+        conn = EngineConnection(self, sock)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -355,12 +369,13 @@ class EnginePool:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
             await self.loop.sock_connect(sock, (self.host, self.port))
-            _, conn = await self.loop.create_connection(lambda: EngineConnection(self, sock), sock=sock)
+            await self.loop.create_connection(lambda: conn, sock=sock)
         except BaseException:
-            sock.close()
+            if conn.transport is not None:
+                conn.close()
+            else:
+                sock.close()
             raise
-        self.open += 1
-        self.stats.opened += 1
         return conn
 
     def close(self) -> None:

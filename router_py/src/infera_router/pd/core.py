@@ -75,6 +75,7 @@ class Core:
         self._ended: dict[tuple[str, str], Histogram] = {}
         self._requests = self.store.table("infera_requests_total")
         self._picks = self.store.table("infera_router_picks_total")
+        self._timers: set[asyncio.TimerHandle] = set()
         self._watched: dict[str, asyncio.Task] = {}
         pool.subscribe(self._fleet_changed)
         self._fleet_changed(Snapshot(), pool.snapshot)
@@ -207,6 +208,26 @@ class Core:
                 elif settings.request_idle_timeout and exchange.decode is not None and not exchange.paused:
                     if now - max(exchange.last, exchange.dispatched) > settings.request_idle_timeout:
                         exchange.expire("timeout", f"the engine sent nothing for {settings.request_idle_timeout:g} s")
+
+    def later(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
+        """call_later that ends with the router."""
+
+        def run() -> None:
+            self._timers.discard(handle)
+            call(*args)
+
+        handle = self.loop.call_later(seconds, run)
+        self._timers.add(handle)
+
+    def close(self) -> None:
+        """Nothing runs any more after this."""
+        self.abort_all()
+        for handle in self._timers:
+            handle.cancel()
+        self._timers.clear()
+        for task in list(self._watched.values()):
+            task.cancel()
+        self.engines.close()
 
     def abort_all(self) -> None:
         """The drain's time is over: end what still runs."""

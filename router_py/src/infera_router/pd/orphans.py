@@ -54,7 +54,7 @@ def stop(core: Core, leg: Leg, rid: str) -> None:
     if rid and sent:
         abort(core, leg.role, leg.pool, rid)
         if monotonic() - leg.sent_at < YOUNG_S:
-            core.loop.call_later(AGAIN_S, abort, core, leg.role, leg.pool, rid)
+            core.later(AGAIN_S, abort, core, leg.role, leg.pool, rid)
 
 
 def abort(core: Core, role: str, pool: EnginePool, rid: str) -> None:
