@@ -1,4 +1,4 @@
-"""`infera-emulator balance`: replay one trace at several request weights."""
+"""`infera-emulator balance`: replay one trace at several request weights; `balance serve` and `balance replay` do it in real time over HTTP."""
 from __future__ import annotations
 
 import argparse
@@ -10,7 +10,8 @@ from infera_emulator.balance import figures, parameters, virtual
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="infera-emulator balance", description="Emulated decode ranks in lock-step, driven by the router's own policy "
-                                "on a virtual clock. Shows what the request weight changes; measures no engine.")
+                                "on a virtual clock. Shows what the request weight changes; measures no engine. `balance serve` and "
+                                "`balance replay` do the same in real time over HTTP.")
     p.add_argument("--parameters", required=True, metavar="FILE", help="the run's parameters (JSON)")
     p.add_argument("--case", action="append", metavar="NAME", help="a case of the file (repeatable; default: all)")
     p.add_argument("--weight", action="append", type=float, metavar="W", help="request weight in tokens (repeatable; default: the case's)")
@@ -19,6 +20,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv and argv[0] in ("serve", "replay"):
+        from infera_emulator.balance import live  # needs the router's own dependencies, the virtual clock does not
+
+        try:
+            return live.main(argv)
+        except parameters.ParameterError as error:
+            print(f"infera-emulator balance {argv[0]}: {error}", file=sys.stderr)
+            return 2
     args = parser().parse_args(argv)
     try:
         given = parameters.load(args.parameters)
