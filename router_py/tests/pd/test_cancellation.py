@@ -121,6 +121,7 @@ def test_a_prefill_answer_that_comes_late_does_not_hold_the_request():
 def test_failure_of_one_leg_stops_the_other():
     async def body():
         async with Rig(settings={"request_max_retries": 0}) as rig:
+            assert (await rig.ask(rig.chat())).status == 200  # with open connections both legs are sent before either answers
             answer = await rig.ask(rig.chat(True, {"prefill": "status:500", "decode": "hang"}))
             assert answer.status == 500
             await until(lambda: rig.engines["decode"][0].aborts)

@@ -97,6 +97,10 @@ class Leg:
             conn.leg = None
             conn.close()
 
+    def owed(self) -> int:
+        """Bytes that the current chunk or the body still lacks, also after a break; -1 where that is not known."""
+        return self.mark if self.conn is None else self.conn.owed()
+
     def pause(self) -> None:
         self.paused = True
         if self.conn is not None and not self.ended:
@@ -253,6 +257,9 @@ class EngineConnection(asyncio.Protocol):
         if framing is not None:
             leg.mark = framing.owed()
         leg.broken("eof" if exc is None else "reset", "" if exc is None else str(exc))
+
+    def owed(self) -> int:
+        return -1 if self._framing is None else self._framing.owed()
 
     def ended_by_peer(self) -> bool:
         """True when EOF or stray bytes wait in the socket."""

@@ -7,7 +7,6 @@ ever repeated. Everything here is synchronous and driven by the connections, so 
 from __future__ import annotations
 
 import logging
-import re
 from random import getrandbits
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING
 from infera_router.http import errors, wire
 from infera_router.http.client import Request
 from infera_router.http.upstream import Leg
-from infera_router.http.wire import CHUNKED, LENGTH, NONE, UNTIL_EOF, Dechunker, Head
+from infera_router.http.wire import CHUNKED, UNTIL_EOF, Dechunker, Head
 from infera_router.observe import logs
 from infera_router.pd import envelope
+from infera_router.pd.answer import DECHUNK, ENCHUNK, RAW, Failure, content_type, done_at_end, error_event, error_first, head_bytes, prefill_to_blame, rest_of
 from infera_router.pd.orphans import leave
 from infera_router.policy.api import NoTarget, Pick
 
@@ -28,24 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_ERROR_BODY = 1 << 20
-MAX_FILL = 1 << 16  # what of a cut chunk is filled up so that an error event can follow it
-RAW, DECHUNK, ENCHUNK = range(3)
-_DONE = re.compile(rb"(?:^|\n)data: \[DONE\]\n\n(?:\r\n(?:0\r\n(?:\r\n)?)?)?$").search
-_FIRST_ERROR = re.compile(rb'^[0-9a-fA-F]*[^\r\n]{0,40}?(?:\r\n)?(?:event: error\n)?data: (\{"(?:error|object)": ?.*?"code": ?(5\d\d).*\})\n', re.S).match
-# What a decode says when the prefill is the one that failed (SGLang 0.5.22): its own state is fine.
-_PREFILL_TO_BLAME = re.compile(rb"(?i)prefill instance|handshake failed|bootstrap|kvpoll|kv ?transfer").search
-
-
-class Failure:
-    """Why the last attempt ended, kept for the answer in case no other can be made."""
-
-    __slots__ = ("reason", "text", "status", "body", "content_type", "count_as")
-
-    def __init__(self, reason: str, text: str, status: int = 0, body: bytes | None = None, content_type: bytes = b"application/json",
-                 count_as: str = "") -> None:
-        self.reason, self.text, self.body, self.content_type = reason, text, body, content_type
-        self.status = status or errors.status_of(reason)
-        self.count_as = count_as or reason
 
 
 class Exchange:
@@ -244,7 +226,7 @@ class Exchange:
         head = self.head
         if head.event_stream:
             # SGLang can report a failed transfer as the first event of a 200; that is a fault like any other.
-            bad = _FIRST_ERROR(data[:8192])
+            bad = error_first(data[:8192])
             if bad is not None:
                 leg.cancel()
                 self._fault(leg, "event", Failure("engine_error", "the engine failed this request", int(bad[2]), None, count_as="error_event"),
@@ -252,9 +234,9 @@ class Exchange:
                 return
         self._commit()
         if self.relay == RAW:
-            self.request.conn.transport.write(self._head_bytes() + data)
+            self.request.conn.transport.write(head_bytes(self.head, self.request) + data)
         else:
-            self.request.conn.transport.write(self._head_bytes())
+            self.request.conn.transport.write(head_bytes(self.head, self.request))
             self._reframed(data)
         self.tail = data
 
@@ -273,18 +255,6 @@ class Exchange:
         elif head.framing == UNTIL_EOF and not self.request.http10:
             self.relay = ENCHUNK
 
-    def _head_bytes(self) -> bytes:
-        head, request = self.head, self.request
-        if head.framing == LENGTH:
-            framing = b"content-length: %d\r\n" % head.length
-        elif request.http10 or head.framing == NONE:
-            framing = b""
-        else:
-            framing = b"transfer-encoding: chunked\r\n"
-        if not request.keep_alive:
-            framing += b"connection: close\r\n"
-        return b"%b%bx-infera-request-id: %b\r\n\r\n" % (head.lines, framing, request.id.encode())
-
     def _reframed(self, data: bytes) -> None:
         write = self.request.conn.transport.write
         if self.relay == DECHUNK:
@@ -301,7 +271,7 @@ class Exchange:
                 return
             if not self.started:
                 self._commit()
-                self.request.conn.transport.write(self._head_bytes())
+                self.request.conn.transport.write(head_bytes(self.head, self.request))
             if self.relay == ENCHUNK:
                 self.request.conn.transport.write(wire.LAST_CHUNK)
             self.finish("ok")
@@ -330,7 +300,7 @@ class Exchange:
             body = Dechunker().feed(body)
         status = head.status
         if status < 500:
-            self.fail(Failure("bad_request", "", status, body, _content_type(head), count_as="engine_4xx"))
+            self.fail(Failure("bad_request", "", status, body, content_type(head), count_as="engine_4xx"))
             return
         self._fault(leg, str(status), Failure("engine_error", "the engine failed this request", status, count_as="engine_5xx"), body)
 
@@ -338,7 +308,7 @@ class Exchange:
         """A worker's fault before the first client byte: once more without it, or its answer."""
         core, pick = self.core, self.pick
         blamed = leg
-        if leg is self.decode and self.prefill is not None and kind not in ("connect", "reset", "eof") and _PREFILL_TO_BLAME(detail):
+        if leg is self.decode and self.prefill is not None and kind not in ("connect", "reset", "eof") and prefill_to_blame(detail):
             blamed = self.prefill
         core.store.add("infera_leg_failures_total", (blamed.role, blamed.worker_id, kind))
         core.policy.record_fault(blamed.worker_id, monotonic(), pick)
@@ -366,9 +336,9 @@ class Exchange:
     def _broken(self, leg: Leg, kind: str, detail: str) -> None:
         """The stream broke after the first byte: say so inside it, once, then close."""
         core, request = self.core, self.request
-        if self.head.event_stream and _DONE(self.tail):
+        if self.head.event_stream and done_at_end(self.tail):
             if self.relay == RAW and not self.tail.endswith(wire.LAST_CHUNK):
-                request.conn.transport.write(_rest_of(self.tail))
+                request.conn.transport.write(rest_of(self.tail))
             self.finish("ok", keep=False)
             return
         log.warning("the %s on %s broke off mid-answer (%s): %s", leg.role, leg.worker_id, kind, detail, extra=logs.extra(request.id))
@@ -378,21 +348,11 @@ class Exchange:
         self.finish("broken", keep=False, reason="stream_broken")
 
     def _error_event(self, leg: Leg, reason: str, text: str) -> None:
-        """One event that says what happened, in whatever framing the answer has; a plain answer is cut short instead."""
-        if not self.head.event_stream or self.head.framing == LENGTH:
-            return
-        event = b"\n\n" + errors.event(reason, text, self.route.anthropic, self.request.id)
-        write = self.request.conn.transport.write
-        if self.relay == DECHUNK or (self.request.http10 and self.relay == RAW):
-            write(event)
-            return
-        fill = b""
-        if self.relay == RAW:
-            owed = leg.mark
-            if not 0 <= owed <= MAX_FILL:
-                return
-            fill = b"\n" * (owed - 2) + b"\r\n" if owed > 2 else b"\r\n"[2 - owed:]
-        write(fill + wire.chunk(event) + wire.LAST_CHUNK)
+        """One event that says what happened; a plain answer is cut short instead."""
+        event = errors.event(reason, text, self.route.anthropic, self.request.id)
+        data = error_event(self.head, self.request, self.relay, leg.owed(), event)
+        if data:
+            self.request.conn.transport.write(data)
 
     # ---- from the client
 
@@ -504,17 +464,3 @@ class Exchange:
         self.head = self.parts = None
         if decode is not None or prefill is not None:
             leave(self.core, self, prefill, decode)
-
-
-def _content_type(head: Head) -> bytes:
-    for line in head.lines.split(b"\r\n"):
-        if line.startswith(b"content-type: "):
-            return line[14:]
-    return b"application/json"
-
-
-def _rest_of(tail: bytes) -> bytes:
-    """What a chunked answer whose payload is complete still lacks after `tail`."""
-    if tail.endswith(b"\r\n0\r\n"):
-        return b"\r\n"
-    return wire.LAST_CHUNK if tail.endswith(b"\r\n") else b"\r\n" + wire.LAST_CHUNK
