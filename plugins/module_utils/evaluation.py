@@ -90,7 +90,7 @@ def simulated(containers: list[dict[str, Any]]) -> list[str]:
     for container in containers:
         forced = sorted(k for k in container.get("env", {}) if k.startswith("SGLANG_SIMULATE_"))
         if forced:
-            out.append(f"{container['name']} forces its acceptance ({', '.join(forced)}): deploy without engine_simulate_acceptance, then evaluate")
+            out.append(f"{container['name']} forces its acceptance ({', '.join(forced)}): deploy without decode_simulate_acc_len, then evaluate")
     return out
 
 

@@ -51,7 +51,7 @@ def test_not_garbled(text):
 def test_a_forced_acceptance_is_refused():
     containers = [{"name": "x-decode-0", "env": {"SGLANG_SIMULATE_ACC_LEN": "3.61"}}, {"name": "x-prefill-0", "env": {}}]
     assert e.simulated(containers) == [
-        "x-decode-0 forces its acceptance (SGLANG_SIMULATE_ACC_LEN): deploy without engine_simulate_acceptance, then evaluate"]
+        "x-decode-0 forces its acceptance (SGLANG_SIMULATE_ACC_LEN): deploy without decode_simulate_acc_len, then evaluate"]
     assert e.simulated(containers[1:]) == []
 
 
