@@ -1,8 +1,13 @@
-"""Is the engine empty? Read from its metrics page: running, queued, and the queues of its PD role, summed over all ranks."""
+"""Is the engine empty? Read from its metrics page: running, queued, and the queues of its PD role, summed over all ranks.
+
+SGLang writes its gauges when it first has something to report, so an engine that has served nothing lacks them; its load report
+(``/v1/loads``) is asked then, before a drain is given up.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -16,7 +21,11 @@ _ALWAYS = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
 _PREFILL = ("sglang:num_prefill_bootstrap_queue_reqs", "sglang:num_prefill_inflight_queue_reqs")
 _DECODE = ("sglang:num_decode_prealloc_queue_reqs", "sglang:num_decode_transfer_queue_reqs")
 _NEEDED = {"mixed": _ALWAYS, "prefill": _ALWAYS + _PREFILL, "decode": _ALWAYS + _DECODE}
-_NAMES = frozenset(_ALWAYS + _PREFILL + _DECODE)
+_MORE = ("sglang:num_grammar_queue_reqs", "sglang:num_decode_host_receive_queue_reqs")  # counted where a version has them
+_NAMES = frozenset(_ALWAYS + _PREFILL + _DECODE + _MORE)
+_LOADS = ("num_running_reqs", "num_waiting_reqs")
+_LOADS_PD = ("prefill_bootstrap_queue_reqs", "prefill_inflight_queue_reqs", "decode_prealloc_queue_reqs", "decode_transfer_queue_reqs",
+             "decode_retracted_queue_reqs")
 
 
 class MetricsMissing(Exception):
@@ -45,6 +54,31 @@ def held_requests(page: str, mode: str) -> float:
     return total
 
 
+def reported_requests(body: bytes) -> float:
+    """The same from the load report. Raises ValueError when it is none."""
+    data = json.loads(body)
+    loads = data.get("loads") if isinstance(data, dict) else None
+    if not isinstance(loads, list) or not loads or not all(isinstance(load, dict) and _LOADS[0] in load for load in loads):
+        raise ValueError("no load report")
+    total = 0.0
+    for load in loads:
+        queues = load.get("disaggregation") or {}
+        total += sum(max(0, load.get(name) or 0) for name in _LOADS) + sum(max(0, queues.get(name) or 0) for name in _LOADS_PD)
+    return total
+
+
+async def _ask(host: str, port: int, mode: str, headers: Mapping[str, str]) -> float:
+    """Raises MetricsMissing or HttpError."""
+    page = await fetch(host, port, "/metrics", 5.0, headers)
+    try:
+        return held_requests(page.body.decode("utf-8", "replace") if page.status == 200 else "", mode)
+    except MetricsMissing as missing:
+        try:
+            return reported_requests((await fetch(host, port, "/v1/loads", 5.0, headers)).body)
+        except (HttpError, ValueError):
+            raise missing from None
+
+
 async def wait_until_empty(host: str, port: int, mode: str, headers: Mapping[str, str], timeout: float, settle: float) -> bool:
     """Wait until the engine held nothing for *settle* seconds in a row, at most *timeout*; True when it is empty.
 
@@ -56,11 +90,10 @@ async def wait_until_empty(host: str, port: int, mode: str, headers: Mapping[str
     failures = 0
     while (now := time.monotonic()) - begin < timeout:
         try:
-            page = (await fetch(host, port, "/metrics", 5.0, headers)).body.decode("utf-8", "replace")
-            held = held_requests(page, mode)
+            held = await _ask(host, port, mode, headers)
             failures = 0
         except MetricsMissing as missing:
-            log.warning("DRAIN WITHOUT WAITING: /metrics of the engine has no %s; requests may be cut off", missing)
+            log.warning("DRAIN WITHOUT WAITING: /metrics of the engine has no %s, and /v1/loads no report; requests may be cut off", missing)
             return False
         except HttpError as error:
             failures += 1

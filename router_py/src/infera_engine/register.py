@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import logging
 import random
-from collections.abc import Callable
 
 from infera_router.fleet.etcd import EtcdClient, EtcdError, LeaseNotFound
 from infera_router.fleet.record import ACTIVE, DRAINING, RecordError, WorkerRecord, dump, parse
@@ -26,25 +25,20 @@ WITHDRAW_TIMEOUT = 1.5
 class Registration:
     """One record under *prefix*. ``publish`` returns at once; the task does the talking."""
 
-    def __init__(self, client: EtcdClient, prefix: str, ttl: int, on_drained: Callable[[], None] | None = None) -> None:
+    def __init__(self, client: EtcdClient, prefix: str, ttl: int) -> None:
         self._client, self._prefix, self._ttl = client, prefix, ttl
-        self._on_drained = on_drained
         self._wanted: WorkerRecord | None = None
         self._written: WorkerRecord | None = None
         self._lease = 0
         self._changed = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
-        self._foreign = ""
+        self._foreign = b""
+        self._claimed = False
 
     @property
     def record(self) -> WorkerRecord | None:
         return self._wanted
-
-    @property
-    def registered(self) -> bool:
-        """etcd holds the wanted record, as far as the last answer tells."""
-        return self._wanted is not None and self._written == self._wanted
 
     def publish(self, record: WorkerRecord) -> None:
         self._wanted = record
@@ -55,13 +49,6 @@ class Registration:
     def set_status(self, status: str) -> None:
         if self._wanted is not None and self._wanted.status != status:
             self.publish(dataclasses.replace(self._wanted, status=status))
-
-    async def settled(self, timeout: float) -> bool:
-        """Wait until etcd has the wanted record; False after *timeout* seconds."""
-        end = asyncio.get_running_loop().time() + timeout
-        while not self.registered and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.02)
-        return self.registered
 
     async def withdraw(self) -> bool:
         """Delete the record if it is ours; bounded. False: etcd did not answer, the lease will end it."""
@@ -118,45 +105,53 @@ class Registration:
             await asyncio.wait_for(self._changed.wait(), seconds)
 
     async def _agree(self) -> None:
-        """Make etcd hold the wanted record under a living lease."""
+        """Make etcd hold the wanted record under a living lease, unless a successor of ours took the address."""
         if self._lease and await self._client.keepalive(self._lease) <= 0:
             raise LeaseNotFound("expired")
         fresh = not self._lease
         if fresh:
             self._lease = await self._client.grant(self._ttl)
-        wanted = self._wanted
-        assert wanted is not None
-        key = self._prefix + wanted.worker_id
-        if not fresh and self._written == wanted and await self._still_there(key):
+        assert self._wanted is not None
+        key = self._prefix + self._wanted.worker_id
+        if self._claimed and not await self._may_write(key, fresh):
             return
         wanted = self._wanted  # a draining may have been taken over
-        await self._client.put(key, dump(wanted), self._lease)
-        self._written = wanted
-        log.info("registered %s as %s", key, wanted.status)
+        if fresh or self._written != wanted:
+            await self._client.put(key, dump(wanted), self._lease)
+            self._written, self._claimed = wanted, True
+            log.info("registered %s as %s", key, wanted.status)
 
-    async def _still_there(self, key: str) -> bool:
-        """Look at what others did to the record; True when there is nothing to write."""
+    async def _may_write(self, key: str, fresh: bool) -> bool:
+        """Look at what others did to the record since we wrote it; False when the address is another engine's."""
         item = await self._client.get(key)
         if item is None:
-            log.warning("somebody deleted the record %s while its lease lives; writing it again (to take a worker out, drain it)", key)
-            return False
-        if not self._ours(key, item.value):
-            if self._foreign != item.value.decode("utf-8", "replace"):
-                self._foreign = item.value.decode("utf-8", "replace")
-                log.error("another engine writes the record %s; two engines must not share an address", key)
+            if self._written is not None:
+                log.warning("somebody deleted the record %s while its lease lives; writing it again (to take a worker out, drain it)", key)
+            self._written = None
             return True
-        self._foreign = ""
-        with contextlib.suppress(RecordError):
-            there = parse(key, item.value, self._prefix)
-            if there.status == DRAINING and self._wanted is not None and self._wanted.status == ACTIVE:
-                log.warning("the record %s was set to draining from outside; it stays so", key)
-                self._wanted = self._written = dataclasses.replace(self._wanted, status=DRAINING)
-                if self._on_drained is not None:
-                    self._on_drained()
+        if not self._ours(key, item.value):
+            self._written = None
+            if self._foreign != item.value:
+                self._foreign = item.value
+                log.error("another engine writes the record %s; two engines must not share an address", key)
+            return False
+        self._foreign = b""
+        there = self._parsed(key, item.value)
+        if there is None or there.generation != self._wanted.generation:
+            self._written = None
+        elif there.status == DRAINING and self._wanted.status == ACTIVE:
+            log.warning("the record %s was set to draining from outside; it stays so", key)
+            self._wanted = dataclasses.replace(self._wanted, status=DRAINING)
+            self._written = self._wanted
         return True
 
     def _ours(self, key: str, value: bytes) -> bool:
+        """The record is this engine's, or one from before its start (a restored store), or garbage under its key."""
+        there = self._parsed(key, value)
+        return there is None or there.generation == self._wanted.generation or (there.started_at or 0) < (self._wanted.started_at or 0)
+
+    def _parsed(self, key: str, value: bytes) -> WorkerRecord | None:
         try:
-            return self._wanted is not None and parse(key, value, self._prefix).generation == self._wanted.generation
+            return parse(key, value, self._prefix)
         except RecordError:
-            return True  # garbage under our key is ours to replace
+            return None

@@ -24,7 +24,7 @@ from infera_router.fleet.record import ACTIVE, DRAINING, WorkerRecord, dump
 
 log = logging.getLogger(__name__)
 
-HEALTH_POLL = 2.0
+HEALTH_POLL_FIRST, HEALTH_POLL = 0.25, 2.0
 HEALTH_TIMEOUT = 25.0  # SGLang's own bound for /health is 20 s
 TELL_EVERY = 30.0
 REAP_EVERY = 5.0
@@ -103,6 +103,7 @@ class Supervisor:
     async def _wait_ready(self) -> _Ready:
         begin = told = time.monotonic()
         limit = self._settings.ready_timeout
+        poll = HEALTH_POLL_FIRST
         log.info("waiting for SGLang's /health on %s:%d, at most %g s", self._local, self._port, limit)
         while True:
             if await self._healthy(min(HEALTH_TIMEOUT, max(1.0, begin + limit - time.monotonic()))):
@@ -118,7 +119,8 @@ class Supervisor:
             if now - told >= TELL_EVERY:
                 told = now
                 log.info("still waiting for SGLang's /health: %.0f of at most %g s", now - begin, limit)
-            await self._first(self._died, self.stop, timeout=HEALTH_POLL)
+            await self._first(self._died, self.stop, timeout=poll)
+            poll = min(poll * 1.3, HEALTH_POLL)
 
     async def _healthy(self, timeout: float) -> bool:
         probe = asyncio.ensure_future(fetch(self._local, self._port, "/health", timeout, self._headers))

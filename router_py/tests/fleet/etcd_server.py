@@ -121,5 +121,6 @@ class EtcdServer:
 
     def compact(self) -> None:
         """Drop the history before the newest revision."""
+        self.ctl("put", "/compacted", "now")  # the same revision cannot be compacted twice
         revision = self.ctl("get", "x", "-w", "json").split('"revision":')[1].split(",")[0]
         self.ctl("compact", revision)

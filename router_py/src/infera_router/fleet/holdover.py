@@ -51,9 +51,9 @@ class Holdover:
     """Owned by the watch: told of contact, outages and vanished keys; *changed* is called when a held worker is dropped."""
 
     def __init__(self, client: EtcdClient, changed: Callable[[], None], clock: Callable[[], float] = time.monotonic,
-                 settle: float = SETTLE, probe: Probe = answers_health) -> None:
+                 settle: float = SETTLE, outage_after: float = OUTAGE_AFTER, probe: Probe = answers_health) -> None:
         self._client, self._changed, self._clock = client, changed, clock
-        self._settle, self._probe = settle, probe
+        self._settle, self._outage_after, self._probe = settle, outage_after, probe
         self._held: dict[str, _Held] = {}
         self._last_contact: float | None = None
         self._lost_since: float | None = None
@@ -62,7 +62,7 @@ class Holdover:
     def contact(self) -> None:
         """etcd answered."""
         now = self._clock()
-        if self._lost_since is not None and self._last_contact is not None and now - self._last_contact > OUTAGE_AFTER:
+        if self._lost_since is not None and self._last_contact is not None and now - self._last_contact > self._outage_after:
             self._unsettled_until = now + self._settle
         self._lost_since = None
         self._last_contact = now

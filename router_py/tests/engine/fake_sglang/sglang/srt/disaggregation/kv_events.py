@@ -1,0 +1,2 @@
+class KVEventsConfig:
+    model_fields = {"publisher": None, "endpoint": None, "bind": None}
