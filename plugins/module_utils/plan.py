@@ -77,6 +77,8 @@ def build(variables):
     ranks = {role: plan_engines.rank_counts(role, out, values, faults) for role, out in roles.items()}
     workers = plan_shape.place(dict(values, **{f"{r}_workers": 0 for r in plan_shape.ENGINE_ROLES if r not in roles}), groups, addresses, ranks, faults)
     plan_shape.check_ports(values, groups, workers, faults)
+    if values["engine_published"] is not False and values["infera_flavour"] == "rocm":
+        plan_shape.check_name(values, workers, faults)
     model = _model(values)
     maker = plan_containers.Maker(values, groups, addresses, variables.get("images") or {}, model)
     containers, warnings = maker.etcd(), []

@@ -143,10 +143,13 @@ OPTIONS = {o.name: o for o in (
     # The shape
     Option("prefill_workers", "int", 0, "Number of prefill workers.", low=0, high=64),
     Option("prefill_gpus", "int", 4, "GPUs of one prefill worker: tensor parallel size x pipeline stages.", low=1, high=64),
+    Option("prefill_gpu_ids", "list", [], "GPUs of each prefill worker, one list per worker. Default: the next free ones of its host."),
     Option("decode_workers", "int", 0, "Number of decode workers.", low=0, high=64),
     Option("decode_gpus", "int", 8, "GPUs of one decode worker: tp = attention data-parallel ranks.", low=1, high=64),
+    Option("decode_gpu_ids", "list", [], "GPUs of each decode worker, one list per worker. Default: the next free ones of its host."),
     Option("mixed_workers", "int", 0, "Number of aggregated workers.", low=0, high=64),
     Option("mixed_gpus", "int", 4, "GPUs of one aggregated worker: tp = attention data-parallel ranks.", low=1, high=64),
+    Option("mixed_gpu_ids", "list", [], "GPUs of each aggregated worker, one list per worker. Default: the next free ones of its host."),
     # Ports
     _port("router_port", 8000, "Port of the router."),
     _port("etcd_client_port", 2379, "etcd's client port."),

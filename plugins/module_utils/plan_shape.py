@@ -4,20 +4,27 @@
 """Where every worker goes: host, GPUs, ports. Nothing else in the collection decides that.
 
 Workers of a role are dealt to the role's hosts in turn, in the order prefill, decode, mixed. On a host a worker takes the next
-free GPUs and the next block of ports.
+free GPUs, or those that <role>_gpu_ids names, and the next block of ports.
 """
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter
 
-__all__ = ["ENGINE_ROLES", "Worker", "check_hosts", "check_ports", "place"]
+__all__ = ["ENGINE_ROLES", "PUBLISHED", "Worker", "check_hosts", "check_name", "check_ports", "place"]
 
 ENGINE_ROLES = ("prefill", "decode", "mixed")
 EXAMPLE_NETWORKS = [ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")]
 MOONCAKE_PORTS = (15000, 17000)
 # SGLang takes HTTP port + 233 to + 239 on loopback under DP attention.
 SGLANG_OWN = (233, 239)
+# The published shapes: {role: (workers, GPUs of one)}. Prefills and decodes are on different hosts.
+PUBLISHED = {
+    "mix": {"mixed": (1, 4)},
+    "2p1d": {"prefill": (2, 4), "decode": (1, 8)},
+    "1p_decode4": {"prefill": (1, 4), "decode": (1, 4)},
+    "1p1d": {"prefill": (1, 4), "decode": (1, 8)},
+}
 
 
 class Worker:
@@ -69,6 +76,25 @@ def check_hosts(values, groups, addresses, faults):
                 faults.add(f"infera_host_address of {host}", addresses[host], "other hosts cannot reach a loopback address; give the fleet's address")
 
 
+def check_name(values, workers, faults):
+    """A published shape's name stands for its published form alone, so that results never mix. *workers*: what place() returned."""
+    form = PUBLISHED.get(values["infera_shape"])
+    if form is None:
+        return
+    name, problems = values["infera_shape"], []
+    for role in ENGINE_ROLES:
+        count, gpus = form.get(role, (0, 0))
+        if values[f"{role}_workers"] != count or count and values[f"{role}_gpus"] != gpus:
+            wanted = f"{count} of {gpus} GPUs" if count else "none"
+            problems.append(f"its {role} workers are {wanted}")
+    shared = {w.host for w in workers if w.role == "prefill"} & {w.host for w in workers if w.role == "decode"}
+    if shared:
+        problems.append(f"its prefills and decodes are on different hosts, here {', '.join(sorted(shared))} has both")
+    if problems:
+        faults.add("infera_shape", name, f"is the name of a published shape: {'; '.join(problems)}; give this one another name, "
+                   f"for example {name}_{'one_host' if shared and len(problems) == 1 else 'own'}")
+
+
 def _is_example(address):
     try:
         number = ipaddress.ip_address(str(address))
@@ -79,25 +105,49 @@ def _is_example(address):
 
 def place(values, groups, addresses, ranks, faults):
     """Return the list of workers in start order. *ranks* gives the KV-event ranks of each role's worker."""
-    workers, slots, taken = [], Counter(), Counter()
+    workers, slots, taken = [], Counter(), {}
     for role in ENGINE_ROLES:
         hosts = groups.get(role) or []
         if not hosts:
             continue
+        named = _gpu_ids(role, values, faults)
         for instance in range(values[f"{role}_workers"]):
             host = hosts[instance % len(hosts)]
-            count = values[f"{role}_gpus"]
-            gpus = list(range(taken[host], taken[host] + count))
-            taken[host] += count
-            workers.append(Worker(role, instance, host, addresses.get(host), slots[host], gpus, ranks[role], _ports(values, slots[host], role, ranks[role])))
+            used = taken.setdefault(host, {})
+            gpus = named[instance] if named else list(range(len(used), len(used) + values[f"{role}_gpus"]))
+            worker = Worker(role, instance, host, addresses.get(host), slots[host], gpus, ranks[role], _ports(values, slots[host], role, ranks[role]))
+            for gpu in gpus:
+                if gpu in used:
+                    faults.add(f"{role}_gpu_ids", gpu, f"GPU {gpu} of {host} is used twice, by {used[gpu]} and {worker.label}; give each worker GPUs of its own")
+                used[gpu] = worker.label
+            workers.append(worker)
             slots[host] += 1
     if values["infera_flavour"] == "rocm":
-        for host, count in taken.items():
-            if count > values["infera_gpus_per_host"]:
-                here = ", ".join(f"{w.label} {w.gpus[0]}-{w.gpus[-1]}" for w in workers if w.host == host)
-                faults.add(f"GPUs of {host}", count, f"{here} need more than its {values['infera_gpus_per_host']} GPUs; "
+        for host in taken:
+            highest = max(taken[host])
+            if highest >= values["infera_gpus_per_host"]:
+                here = ", ".join(f"{w.label} {_spans(w.gpus)}" for w in workers if w.host == host)
+                faults.add(f"GPUs of {host}", highest + 1, f"{here} need more than its {values['infera_gpus_per_host']} GPUs; "
                            "use fewer workers, fewer GPUs each, or a host more in the role's group")
     return workers
+
+
+def _gpu_ids(role, values, faults):
+    """Return a list of GPU lists, one per worker, or None where the plan chooses."""
+    name, given = f"{role}_gpu_ids", values[f"{role}_gpu_ids"]
+    if not given:
+        return None
+    if not all(isinstance(one, list) and all(isinstance(gpu, int) and not isinstance(gpu, bool) and gpu >= 0 for gpu in one) for one in given):
+        faults.add(name, given, "is not a list of lists of GPU numbers; write for example [[0, 1, 2, 3], [4, 5, 6, 7]]")
+        return None
+    if len(given) != values[f"{role}_workers"] or any(len(one) != values[f"{role}_gpus"] for one in given):
+        faults.add(name, given, f"needs {values[f'{role}_workers']} lists of {values[f'{role}_gpus']} GPUs each ({role}_workers, {role}_gpus)")
+        return None
+    return given
+
+
+def _spans(gpus):
+    return f"{gpus[0]}-{gpus[-1]}" if gpus == list(range(gpus[0], gpus[-1] + 1)) else ",".join(map(str, gpus))
 
 
 def _ports(values, slot, role, ranks):
