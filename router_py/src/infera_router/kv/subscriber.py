@@ -93,7 +93,7 @@ class Subscriber:
                 return
             self._start()
         self._commands.put(command)
-        self._wake.send(b"")
+        self._wake.send(b"\0")
 
     def _start(self) -> None:
         import socket
