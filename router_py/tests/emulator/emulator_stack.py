@@ -9,7 +9,6 @@ import sys
 import time
 
 from fleet.etcd_server import EtcdServer, free_ports
-
 from infera_emulator.balance.replay import wait_ready
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
