@@ -118,7 +118,7 @@ def place(values, groups, addresses, ranks, faults):
             worker = Worker(role, instance, host, addresses.get(host), slots[host], gpus, ranks[role], _ports(values, slots[host], role, ranks[role]))
             for gpu in gpus:
                 if gpu in used:
-                    faults.add(f"{role}_gpu_ids", gpu, f"GPU {gpu} of {host} is used twice, by {used[gpu]} and {worker.label}; give each worker GPUs of its own")
+                    faults.add(f"{role}_gpu_ids", gpu, f"GPU {gpu} of {host} is used twice, by {used[gpu]} and {worker.label}; give each its own")
                 used[gpu] = worker.label
             workers.append(worker)
             slots[host] += 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Render the plan of a shape's inventory, through Ansible as an operator would, and keep it as a golden file.
 
-usage: tests/unit/plan/render.py [--write] [SHAPE ...]     --write: replace golden/SHAPE.yml, to be reviewed with git diff
+usage: tests/unit/plan/render.py [--write] [SHAPE ...]     --write: replace golden/SHAPE.json, to be reviewed with git diff
 """
 import importlib.util
 import json
@@ -10,8 +10,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-
-import yaml
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -43,8 +41,8 @@ def play(shape, *argv, filled=True):
             variables["show_rails"] = fake_rails(folder)
         pathlib.Path(folder, "vars.json").write_text(json.dumps(variables))
         sources = ["-i", str(ROOT / "inventories" / shape)] + (["-i", str(HERE / "filled.yml")] if filled else [])
-        done = subprocess.run([str(pathlib.Path(sys.executable).parent / "ansible-playbook"), *sources, str(HERE / "show.yml"), "-e", f"@{folder}/vars.json", *argv],
-                              cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+        command = [str(pathlib.Path(sys.executable).parent / "ansible-playbook"), *sources, str(HERE / "show.yml"), "-e", f"@{folder}/vars.json", *argv]
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
                               env={**os.environ, "ANSIBLE_NOCOLOR": "1"})
         return done.returncode, done.stdout, json.loads(out.read_text()) if out.exists() else None
 
@@ -60,7 +58,7 @@ def golden(plan):
 
 
 def path(shape):
-    return HERE / "golden" / f"{shape}.yml"
+    return HERE / "golden" / f"{shape}.json"
 
 
 def main(argv):
@@ -69,9 +67,9 @@ def main(argv):
         code, output, plan = play(shape)
         if code:
             sys.exit(output)
-        text = yaml.safe_dump(golden(plan), sort_keys=True, width=150)
+        text = json.dumps(golden(plan), indent=1, sort_keys=True) + "\n"
         if write:
-            path(shape).write_text("---\n" + text)
+            path(shape).write_text(text)
         else:
             print(text)
 

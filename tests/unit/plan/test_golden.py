@@ -4,7 +4,6 @@ import json
 import pathlib
 
 import pytest
-import yaml
 
 spec = importlib.util.spec_from_file_location("plan_render", pathlib.Path(__file__).with_name("render.py"))
 render = importlib.util.module_from_spec(spec)
@@ -26,7 +25,7 @@ def plans():
 
 @pytest.mark.parametrize("shape", render.SHAPES)
 def test_equals_the_golden_file(plans, shape):
-    wanted = yaml.safe_load(render.path(shape).read_text())
+    wanted = json.loads(render.path(shape).read_text())
     assert render.golden(plans(shape)) == wanted, f"`.venv/bin/python tests/unit/plan/render.py --write {shape}` writes it anew; review the difference"
 
 
