@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+from infera_router.fleet.options import OptionSet, UsageError
+
 from infera_engine import settings as flags
 from infera_engine.ask import AskError, EngineArgs, ask
 from infera_engine.settings import EngineSettings
 from infera_engine.supervisor import Supervisor
-from infera_router.fleet.options import OptionSet, UsageError
 
 log = logging.getLogger("infera_engine")
 

@@ -7,10 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from infera_engine import kvplane
-from infera_engine.ask import EngineArgs
 from infera_router.fleet.http1 import HttpError, fetch
 from infera_router.fleet.record import MIXED, PREFILL, PROTOCOL, STARTING, WorkerRecord, join_address
+
+from infera_engine import kvplane
+from infera_engine.ask import EngineArgs
 
 
 def before_start(args: EngineArgs, host: str, generation: str, started_at: float) -> WorkerRecord:

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infera_engine.kvplane import EVENTS_OFFSET, REPLAY_OFFSET, TOPIC, WILDCARDS
 from infera_router.fleet.etcd import EtcdSettings
 from infera_router.fleet.etcd_options import ETCD_OPTIONS, etcd_settings
 from infera_router.fleet.options import Option, OptionSet, UsageError, choice, integer, seconds, switch, text
+
+from infera_engine.kvplane import EVENTS_OFFSET, REPLAY_OFFSET, TOPIC, WILDCARDS
 
 SEPARATOR = "--"
 LOOPBACK_NAMES = ("localhost", "ip6-localhost")

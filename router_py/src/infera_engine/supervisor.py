@@ -11,6 +11,10 @@ import signal
 import time
 import uuid
 
+from infera_router.fleet.etcd import EtcdClient
+from infera_router.fleet.http1 import HttpError, fetch
+from infera_router.fleet.record import ACTIVE, DRAINING, WorkerRecord, dump
+
 from infera_engine import serverinfo
 from infera_engine.ask import EngineArgs
 from infera_engine.child import Child, become_reaper, exit_code, reap_orphans
@@ -18,9 +22,6 @@ from infera_engine.drain import wait_until_empty
 from infera_engine.kvplane import WILDCARDS
 from infera_engine.register import Registration
 from infera_engine.settings import EngineSettings
-from infera_router.fleet.etcd import EtcdClient
-from infera_router.fleet.http1 import HttpError, fetch
-from infera_router.fleet.record import ACTIVE, DRAINING, WorkerRecord, dump
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from fleet.etcd_server import EtcdServer, free_ports
-
 from infera_router.fleet.etcd import EtcdClient, EtcdSettings
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
-PREFIX = "/infera/workers/"
+DECODE = ("--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "mooncake_tcp")
+PREFILL = ("--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "mooncake_tcp", "--disaggregation-bootstrap-port", "8111")
 
 
 class Engine:

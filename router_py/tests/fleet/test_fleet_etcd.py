@@ -8,7 +8,6 @@ import time
 import pytest
 from fleet.etcd_server import MISSING, MISSING_REASON, EtcdServer, free_ports, run
 from fleet.proxy import Proxy
-
 from infera_router.fleet.etcd import Compacted, EtcdAuthError, EtcdClient, EtcdSettings, EtcdUnavailable, LeaseNotFound
 
 

@@ -1,7 +1,6 @@
 import argparse
 
 import pytest
-
 from infera_router.fleet import options as opt
 from infera_router.fleet.etcd_options import ETCD_OPTIONS, etcd_settings
 from infera_router.fleet.options import Option, OptionSet, UsageError

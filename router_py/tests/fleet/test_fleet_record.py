@@ -3,7 +3,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from infera_router.fleet.record import RecordError, WorkerRecord, dump, join_address, parse, split_address
 
 KEY = "/infera/workers/10.0.0.1:31000"

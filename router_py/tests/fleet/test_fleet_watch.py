@@ -8,7 +8,6 @@ import time
 import pytest
 from fleet.etcd_server import eventually, free_ports, run
 from fleet.proxy import Proxy
-
 from infera_router.fleet.etcd import EtcdClient, EtcdSettings
 from infera_router.fleet.holdover import Holdover
 from infera_router.fleet.pool import Pool
@@ -93,6 +92,7 @@ def test_a_bad_record_is_skipped_and_a_good_one_takes_its_place(shared_etcd, cap
     run(main())
 
 
+@pytest.mark.slow
 def test_an_expired_lease_takes_the_worker_away(shared_etcd):
     async def main():
         async with Fleet(shared_etcd, prefix="/3/") as fleet:
@@ -124,6 +124,7 @@ def test_a_delete_while_cut_off_is_not_lost(shared_etcd, compact):
     run(main())
 
 
+@pytest.mark.slow
 def test_a_peer_that_fell_silent_is_noticed(shared_etcd):
     """The watch's connection stays open and says nothing: the check through the other endpoint finds the store ahead."""
 
@@ -155,6 +156,7 @@ def test_a_check_that_agrees_disturbs_nothing(shared_etcd):
 
 # ---- etcd itself goes away
 
+@pytest.mark.slow
 def test_workers_stay_while_etcd_is_stopped_and_the_view_is_right_after(etcd):
     async def main():
         async with Fleet(etcd) as fleet:
@@ -253,6 +255,7 @@ def test_a_held_worker_is_dropped_when_its_supervisor_never_returns(etcd):
     run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["expired", "deleted"])
 def test_a_freeze_longer_than_the_lease(etcd, how):
     """etcd stands still, comes back and ends the leases at once: a healthy worker stays, one deleted on purpose goes."""

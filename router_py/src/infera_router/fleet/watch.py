@@ -101,7 +101,7 @@ class FleetWatch:
             checker = asyncio.ensure_future(self._check_until_stalled())
             try:
                 while True:
-                    step = asyncio.ensure_future(anext(batches))
+                    step = asyncio.ensure_future(batches.__anext__())
                     try:
                         await asyncio.wait((step, checker), return_when=asyncio.FIRST_COMPLETED)
                         if checker.done():
