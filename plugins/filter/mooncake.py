@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
 from ansible.utils.display import Display
-from ansible_collections.infera.serving.plugins.module_utils import mooncake_devices, mooncake_mr, rails_gids, rails_parity, rails_sysfs
+from ansible_collections.infera.serving.plugins.module_utils import mooncake_devices, mooncake_mr, mooncake_workers, rails_gids, rails_parity, rails_sysfs
 
 display = Display()
 
@@ -48,6 +48,14 @@ def rail_parity(hosts, routed=False, prefix=24, names=None):
         raise AnsibleFilterError("rail_parity: this is no result of infera.serving.rails_info (%s: %s)" % (type(error).__name__, error))
 
 
+def rdma_containers(containers, host):
+    return mooncake_workers.rdma_containers(containers, host)
+
+
+def rails_table(facts, workers=()):
+    return mooncake_workers.table(facts, workers)
+
+
 def gid_to_ipv4(value):
     try:
         return rails_gids.gid_to_ipv4(value)
@@ -68,4 +76,6 @@ class FilterModule:
             "parse_nic_peer_affinity": parse_nic_peer_affinity,
             "pci_shared_depth": pci_shared_depth,
             "rail_parity": rail_parity,
+            "rails_table": rails_table,
+            "rdma_containers": rdma_containers,
         }

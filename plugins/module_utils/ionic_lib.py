@@ -92,4 +92,6 @@ def decide(rails, host, container, container_devices=None, container_stderr="", 
         blockers.append("the host's library needs glibc %s, the container has %s" % (host["glibc"], container_glibc))
     if blockers:
         return "mismatch", trouble + blockers
+    if container is None and not trouble:
+        return "inject", ["the host's library is there and fits the host's driver; the image's was not read"]
     return "inject", trouble or ["the container's library differs from the host's, which fits the host's driver"]

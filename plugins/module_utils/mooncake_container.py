@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the infera.serving maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files out of containers and images, through the docker command; nothing is started or changed in a container."""
+"""Files out of containers and images, through the docker command; no running container is changed."""
 from __future__ import annotations
 
 import io

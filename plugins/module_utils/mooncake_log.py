@@ -4,6 +4,7 @@
 """What an engine really did, from its log: Mooncake's own lines, libibverbs' complaints, GPU faults."""
 from __future__ import annotations
 
+import datetime
 import re
 
 from .ionic_lib import abi_complaints
@@ -21,11 +22,28 @@ _SKIPPED = re.compile(r"(?:Skipping unavailable device|Skipping device|Disable d
 _FAULT = re.compile(r"Memory access fault by GPU node-(\d+)[^\n]*")
 _LISTEN = re.compile(r"RPC using .*?listening on (\S+)")
 
+NO_TRANSPORT = "the log shows no transport"
+_STAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ", re.M)
+
 _REGISTER = ("Failed to register memory", "Failed to export dma_buf", "Failed to retrieve dmabuf", "not registered by any active device",
              "exceeds device max_mr_size", "Failed to register memory region")
 _TCP = ("MC_FORCE_TCP is set, using TCP transport only", "TcpTransport: listen on port")
 _FATAL = ("RdmaTransport: No available RNIC", "RdmaTransport: cannot initialize RDMA resources", "Failed to install transport, type=rdma")
 _DMABUF_OFF = ("HIP dmabuf disabled via MOONCAKE_DISABLE_HIP_DMABUF", "HIP dmabuf MR registration disabled", "falling back to ibv_reg_mr")
+
+
+def unstamp(text):
+    """Take off the time stamps of ``docker logs --timestamps``; returns ``(text, earliest stamp or None)``."""
+    return _STAMP.sub("", text), min(_STAMP.findall(text), default=None)
+
+
+def within(start, stamp, seconds):
+    """Whether a stamp lies at most so many seconds after a start; both RFC 3339 in UTC. A start of another form counts as near."""
+    form = "%Y-%m-%dT%H:%M:%S"
+    try:
+        return (datetime.datetime.strptime(stamp[:19], form) - datetime.datetime.strptime(start[:19], form)).total_seconds() <= seconds
+    except ValueError:
+        return True
 
 
 def _unique(items):
@@ -98,7 +116,7 @@ def faults(facts, transport="rdma", rails=None):
     elif facts["transport"] == "failed":
         found.append("RDMA could not start (%s): no device could be opened inside the container; see /dev/infiniband and libionic" % facts["evidence"][0])
     elif facts["transport"] is None:
-        found.append("the log shows no transport: MC_LOG_LEVEL has to be INFO, and the engine has to be up")
+        found.append(NO_TRANSPORT + ": MC_LOG_LEVEL has to be INFO, and the engine has to be up")
     if facts["hcas_found"] == 0 and facts["transport"] == "rdma":
         found.append("0 HCAs were found: the device list, the topology file or the filter names none that can be opened")
     if rails is not None and facts["hcas_found"] is not None and 0 < facts["hcas_found"] < rails:

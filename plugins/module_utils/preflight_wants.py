@@ -4,20 +4,12 @@
 """What a plan asks of one host, as the checks take it. Pure; the plan is infera.serving.plan's dictionary."""
 from __future__ import annotations
 
+from .mooncake_workers import flag, uses_rdma
+
 ENGINES = ("prefill", "decode", "mixed")
 PORTS = {("router", "http"): "router_port", ("etcd", "client"): "etcd_client_port", ("etcd", "peer"): "etcd_peer_port"}
 # Folders that the deployment makes itself need not be there yet.
 _MOUNTS = {"/host-libionic/libionic.so": ("engine_libionic_file", True)}
-
-
-def _flag(command, name, default=None):
-    """Return the value of a flag in an argument list (``--name value`` or ``--name=value``)."""
-    for position, word in enumerate(command):
-        if word == name and position + 1 < len(command):
-            return command[position + 1]
-        if word.startswith(name + "="):
-            return word.split("=", 1)[1]
-    return default
 
 
 def _int(text, default=0):
@@ -27,19 +19,13 @@ def _int(text, default=0):
         return default
 
 
-def uses_rdma(container):
-    """Whether an engine moves its KV cache over RDMA: a prefill or decode with SGLang's backend mooncake."""
-    return container["role"] in ("prefill", "decode") and _flag(container["command"], "--disaggregation-transfer-backend", "mooncake") == "mooncake" and bool(
-        container.get("gpus"))
-
-
 def _hicache(engines):
     """Return ``(processes, GB of the largest)`` of HiCache: SGLang's size is per process, that is per rank and stage."""
     stages, size = 0, 0
     for container in engines:
-        own = _int(_flag(container["command"], "--hicache-size"))
+        own = _int(flag(container["command"], "--hicache-size"))
         if own:
-            stages += _int(_flag(container["command"], "--tp-size", "1"), 1) * _int(_flag(container["command"], "--pp-size", "1"), 1)
+            stages += _int(flag(container["command"], "--tp-size", "1"), 1) * _int(flag(container["command"], "--pp-size", "1"), 1)
             size = max(size, own)
     return stages, size
 

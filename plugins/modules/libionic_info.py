@@ -51,21 +51,26 @@ options:
     description:
       - The container's glibc version, such as V(2.36).
     type: str
+  strict:
+    description:
+      - Fail on C(mismatch), with the reasons.
+    type: bool
+    default: false
 notes:
   - There is no table from package version to ABI number in it. Public accounts of it contradict each other.
 """
 
 EXAMPLES = r"""
-- name: Check the library of an image before it is used
+- name: Stop when neither library can work
   infera.serving.libionic_info:
     image: "{{ engine_image }}"
     container_lib: /usr/lib/x86_64-linux-gnu/libionic.so.1
+    strict: true
   register: libionic
 
-- name: Stop on a mismatch
-  ansible.builtin.assert:
-    that: libionic.action != 'mismatch'
-    fail_msg: "{{ libionic.reasons | join('; ') }}"
+- name: Say whether the host's library has to be mounted
+  ansible.builtin.debug:
+    msg: "{{ libionic.action }}: {{ libionic.reasons | join('; ') }}"
 """
 
 RETURN = r"""
@@ -141,6 +146,7 @@ def main():
             "container_devices": {"type": "list", "elements": "str"},
             "container_stderr": {"type": "str", "default": ""},
             "container_glibc": {"type": "str"},
+            "strict": {"type": "bool", "default": False},
         },
         mutually_exclusive=[["container", "image"]],
         supports_check_mode=True,
@@ -164,7 +170,10 @@ def main():
     inside = inside if inside and inside["exists"] else None
     action, reasons = decide(facts["rails"], host, inside, devices, stderr, params["container_glibc"])
     abi = sorted({rail["abi_version"] for rail in facts["rails"] if rail["abi_version"] is not None})
-    module.exit_json(changed=False, action=action, reasons=reasons, kernel_abi=abi, host=host, container=inside, container_devices=devices)
+    result = {"action": action, "reasons": reasons, "kernel_abi": abi, "host": host, "container": inside, "container_devices": devices}
+    if params["strict"] and action == "mismatch":
+        module.fail_json(msg="%s: libionic: %s" % (params["container"] or params["image"] or params["host_lib"], "; ".join(reasons)), **result)
+    module.exit_json(changed=False, **result)
 
 
 if __name__ == "__main__":

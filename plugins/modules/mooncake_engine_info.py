@@ -9,8 +9,8 @@ module: mooncake_engine_info
 short_description: Read what a Mooncake engine can do from its binary
 version_added: 0.1.0
 description:
-  - Reads the bytes of C(mooncake/engine*.so) in a file, a wheel, a folder, a container or an image. Nothing is imported
-    or started, so no GPU is needed.
+  - Reads the bytes of C(mooncake/engine*.so) in a file, a wheel, a folder, a container or an image. The engine is
+    never imported, so no GPU is needed.
   - Mooncake before 0.3.13 cuts a registration above the limit short and still advertises the whole length. The package
     version says nothing about an engine that was built and copied over the package's, so the binary is asked.
   - The fix that gives each dma-buf piece its own offset leaves no mark in the binary. Only the commit that it was built
@@ -32,11 +32,12 @@ options:
     type: str
   image:
     description:
-      - An image to read from. A container is made from it, never started, and removed. O(path) is needed.
+      - An image to read from, through a container that is removed again. Without O(path) a short run of its Python, without a network, says where
+        mooncake is.
     type: str
   python:
     description:
-      - The Python inside O(container).
+      - The Python inside O(container) or O(image).
     type: str
     default: python3
   require:
@@ -131,6 +132,11 @@ def read(module):
         data, inside = from_container(module, container, path)
         return data, "%s:%s" % (container, inside), None, None
     if image:
+        if not path:
+            path = containers.docker(module, "run", "--rm", "--network", "none", "--entrypoint", module.params["python"], image,
+                                     "-c", containers.FIND_MOONCAKE).strip()
+            if not path:
+                raise EngineError("%s: its %s finds no package mooncake" % (image, module.params["python"]))
         with containers.Stopped(module, image) as name:
             data, inside = from_container(module, name, path)
         return data, "%s:%s" % (image, inside), None, None
@@ -148,7 +154,6 @@ def main():
         },
         required_one_of=[["path", "container", "image"]],
         mutually_exclusive=[["container", "image"]],
-        required_by={"image": ["path"]},
         supports_check_mode=True,
     )
     try:
