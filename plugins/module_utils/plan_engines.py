@@ -113,7 +113,8 @@ def _rails(worker, given, values, rails, faults):
         given["mooncake_env"] = {"MC_FORCE_HCA": "1"}
         return [], []
     try:
-        made = mooncake_env.render(facts, gpus=worker.gpus, visible_devices=worker.gpus)
+        # What the role mooncake decided about the transfer travels with the rails.
+        made = mooncake_env.render(facts, gpus=worker.gpus, visible_devices=worker.gpus, **(facts.get("mooncake") or {}))
     except mooncake_env.MooncakeEnvError as error:
         for fault in error.faults:
             faults.add(f"rails of {worker.host}", worker.label, fault)
