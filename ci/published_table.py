@@ -16,7 +16,8 @@ BEGIN, END = "<!-- published points: ci/published_table.py -->\n", "<!-- end of 
 
 def table() -> str:
     rows = [r for r in csv.DictReader(CSV.read_text().splitlines()) if r["series"].startswith("infera published")]
-    lines = ["| shape | GPUs | weight | point | published tok/s/GPU | published interactivity p90 | the command |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    lines = ["| shape | GPUs | weight | point | published tok/s/GPU | published interactivity p90 | the command |",
+             "| --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         weight = f"{int(row['decode_request_weight']):,}" if row["decode_request_weight"] else "none"
         command = f"ansible-playbook playbooks/agentx.yml -i inventories/{row['shape']} -l mi355x -e agentx_concurrency={row['conc']}"

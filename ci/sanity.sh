@@ -4,6 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 root=$(pwd)
+PATH=$root/.venv/bin:$PATH
 work=${INFERA_TEST_CACHE:-$root/.cache}/sanity
 tree=$work/ansible_collections/infera/serving
 rm -rf "$tree"

@@ -8,7 +8,8 @@ import dataclasses
 from typing import Any, Iterable
 
 COLUMNS = ("series", "shape", "gpus", "decode_request_weight", "conc", "tok_s_gpu", "intvty_p90", "intvty_last_p90", "e2e_norm_p90", "ttft_p50", "ttft_p90",
-           "cache_theoretical", "cache_usage", "errors", "result_class", "valid", "comparable", "image_id", "hardware", "date", "source", "provenance", "run_id")
+           "cache_theoretical", "cache_usage", "errors", "result_class", "valid", "comparable", "image_id", "hardware", "date", "source", "provenance",
+           "run_id")
 
 
 class PointsError(ValueError):
