@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import uvloop
-
 from infera_emulator.faults import FaultEngine, Rooms
 from infera_router.app import App
 from infera_router.fleet.record import parse
@@ -133,7 +132,8 @@ class Rig:
         sock.listen(1024)
         sock.setblocking(False)
         self.port = sock.getsockname()[1]
-        await self.app.start([sock], discover=False)
+        await self.app.start(discover=False)
+        await self.app.listen(sock)
         self.before = asyncio.all_tasks()
         return self
 

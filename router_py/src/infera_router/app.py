@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import socket
 import time
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from infera_router import gauges, pages
 from infera_router.fleet.etcd import EtcdClient
+from infera_router.fleet.options import UsageError
 from infera_router.fleet.pool import Pool
 from infera_router.fleet.watch import FleetWatch
 from infera_router.http import errors
 from infera_router.http.client import ClientConnection, ClientLimits, Request
 from infera_router.http.keys import ApiKeys, KeyFileError
 from infera_router.observe import ids, logs
+from infera_router.observe.metrics import merge
 from infera_router.pd.core import Core
 from infera_router.pd.exchange import Exchange
 from infera_router.pd.routes import ENGINE_ROUTES
+from infera_router.pd.stalls import StallWatch
 from infera_router.policy.engine import Policy
+from infera_router.process.acceptor import Acceptor
+from infera_router.process.siblings import Place, Siblings
 from infera_router.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -35,27 +40,33 @@ GET_PATHS = frozenset((b"/health", b"/ready", b"/metrics", b"/v1/models", b"/v1/
 class App:
     """One process of the router. `start` on its own loop, then `stop`."""
 
-    def __init__(self, settings: Settings, preparer_for: Any = None, ledger: Any = None) -> None:
+    def __init__(self, settings: Settings, preparer_for: Any = None, ledger: Any = None, affinity: Any = None, place: Place | None = None) -> None:
         self.settings = settings
-        self.keys = ApiKeys(settings.api_key_file) if settings.api_key_file else None
+        try:
+            self.keys = ApiKeys(settings.api_key_file) if settings.api_key_file else None
+        except KeyFileError as error:
+            raise UsageError(str(error)) from None
         self.fleet = Pool()
         self.limits = ClientLimits(settings.max_body_bytes, settings.max_header_bytes, settings.client_keepalive_timeout,
                                    settings.client_read_timeout)
         self.connections: set[ClientConnection] = set()
         self.started, self.started_wall = monotonic(), time.time()
-        self.servers: list[asyncio.Server] = []
-        self.siblings: Any = None
-        self._preparer_for, self._ledger = preparer_for, ledger
+        self.servers: list[Any] = []
+        self.place, self.siblings = place, None
+        self.retiring = False  # another router serves the port: what is connected here is served to its end
+        self.on_orphaned: Callable[[], None] = lambda: None  # the parent of this process died
+        self._preparer_for, self._ledger, self._affinity = preparer_for, ledger, affinity
         self._etcd: EtcdClient | None = None
         self._watch: FleetWatch | None = None
         self._tasks: list[asyncio.Task] = []
         self._busy: set[asyncio.Task] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._warned = 0.0
 
     # ---- life
 
-    async def start(self, sockets: list[socket.socket], ssl_context: Any = None, discover: bool = True) -> None:
-        """Serve on listening sockets, once the first view of the fleet is there or etcd has had its chance.
+    async def start(self, discover: bool = True) -> None:
+        """Everything but listening: follow the fleet, until its first view is there or etcd has had its chance.
 
         Without `discover` nothing is asked of etcd: whoever owns the App fills its fleet.
         """
@@ -65,20 +76,37 @@ class App:
         preparer = self._preparer_for(settings, self.fleet) if self._preparer_for is not None else None
         view = getattr(preparer, "view", None)
         trusted = preparer.check.trusted if preparer is not None and hasattr(preparer, "check") else None
-        policy = Policy(settings.policy, views=view, ledger=self._ledger, trusted=trusted)
+        policy = Policy(settings.policy, views=view, ledger=self._ledger, affinity=self._affinity, trusted=trusted)
         self.core = Core(settings, loop, self.fleet, policy, preparer)
+        if self.place is not None:
+            self.siblings = Siblings(self.dump, lambda: self.on_orphaned())
+            await self.siblings.open(self.place.channel)
         if discover:
             self._etcd = EtcdClient(settings.etcd)
             self._watch = FleetWatch(self._etcd, self.fleet, settings.etcd_prefix)
             self._tasks.append(loop.create_task(self._watch.run()))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._watch.synced.wait(), 2.0)
-        for sock in sockets:
-            self.servers.append(await loop.create_server(self._connection, sock=sock, backlog=settings.backlog, ssl=ssl_context))
+        if settings.prefill_stall_timeout:
+            self._tasks.append(loop.create_task(StallWatch(self.core).run()))
         self._timer = loop.call_later(1.0, self._every_second)
+
+    async def listen(self, sock: socket.socket, ssl_context: Any = None) -> None:
+        """Take connections from a listening socket, which several processes may share."""
+        place = self.place
+        if place is None:
+            self.servers.append(await self.loop.create_server(self._connection, sock=sock, backlog=self.settings.backlog, ssl=ssl_context))
+        else:
+            self.servers.append(Acceptor(self.loop, sock, self._connection, ssl_context, place.board, place.inbox, place.others))
+            await self.siblings.serving()
 
     def _connection(self) -> ClientConnection:
         return ClientConnection(self, self.limits, self.connections)
+
+    def closed(self) -> None:
+        """A client connection has ended."""
+        if self.place is not None:
+            self.place.board.count(-1)
 
     def _every_second(self) -> None:
         self._timer = self.loop.call_later(1.0, self._every_second)
@@ -87,9 +115,15 @@ class App:
             connection.expire(now)
         self.core.sweep()
         age, target = self.core.policy.oldest_lease(now)
-        if age > self.settings.lease_warn_s and now - getattr(self, "_warned", 0.0) > 60:
+        if age > self.settings.lease_warn_s and now - self._warned > 60:
             self._warned = now
             log.warning("a lease on %s is %.0f s old; if no request is that old, it is a leak", target, age)
+
+    def retire(self) -> None:
+        """Another router has this port now: accept nothing more, and ask those who are connected to connect anew after their next answer."""
+        self.retiring = True
+        for server in self.servers:
+            server.close()
 
     async def drain(self) -> None:
         """No new requests; running ones get the drain's time, then are ended with an error."""
@@ -109,6 +143,8 @@ class App:
         """Close everything; whatever still runs is ended."""
         for server in self.servers:
             server.close()
+            if isinstance(server, Acceptor):
+                server.stop()
         self.core.abort_all()
         if self._timer is not None:
             self._timer.cancel()
@@ -128,6 +164,8 @@ class App:
             self.core.preparer.close()
         if self._etcd is not None:
             await self._etcd.close()
+        if self.siblings is not None:
+            self.siblings.close()
 
     def reload(self) -> None:
         """SIGHUP: the key file again."""
@@ -186,6 +224,8 @@ class App:
             core.ended("none", "rejected", 0.0, "admission_limit")
             self._error(request, "overloaded", "too many requests at once", b"retry-after: 1\r\n")
             return None
+        if self.retiring:
+            request.keep_alive = False
         exchange = Exchange(core, request, route)
         try:
             exchange.begin()
@@ -241,24 +281,34 @@ class App:
             if not request.answered:
                 self._error(request, "internal", "internal error")
 
+    # ---- pages for all processes
+
+    def dump(self) -> dict[str, Any]:
+        """What this process knows, as plain data, for whichever process is asked."""
+        return {"store": gauges.collect(self).dump(), "breakers": pages.breakers(self), "demand": pages.booked(self)}
+
+    async def _everywhere(self) -> dict[str, Any]:
+        if self.siblings is None:
+            return {"dumps": [self.dump()], "retired": None, "restarts": 0}
+        try:
+            return await self.siblings.all()
+        except (asyncio.TimeoutError, ConnectionError) as error:
+            log.warning("the other processes could not be asked (%s); this page is of one process", error or "no answer in time")
+            return {"dumps": [self.dump()], "retired": None, "restarts": 0}
+
     async def _workers(self, request: Request) -> None:
-        request.respond(200, pages.dump({"workers": pages.workers(self)}))
+        found = await self._everywhere()
+        request.respond(200, pages.dump({"workers": pages.workers(self, [dump["breakers"] for dump in found["dumps"]])}))
 
     async def _demand(self, request: Request) -> None:
-        request.respond(200, pages.dump(pages.demand(self)))
+        found = await self._everywhere()
+        request.respond(200, pages.dump(pages.demand(self, [dump["demand"] for dump in found["dumps"]])))
 
     async def _metrics(self, request: Request) -> None:
         from infera_router.observe import exposition  # costs 50 ms and 10 MB, which only those who scrape should pay
 
-        request.respond(200, exposition.page(gauges.collect(self)), exposition.CONTENT_TYPE)
-
-
-def raise_file_limit() -> int:
-    """The soft limit of open files up to the hard one; a request needs three. Returns what is in force."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
+        found = await self._everywhere()
+        store = merge([dump["store"] for dump in found["dumps"]] + ([found["retired"]] if found["retired"] else []))
+        store.set("infera_router_processes", (), len(found["dumps"]))
+        store.set("infera_router_process_restarts_total", (), found["restarts"])
+        request.respond(200, exposition.page(store), exposition.CONTENT_TYPE)

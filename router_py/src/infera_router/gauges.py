@@ -41,7 +41,6 @@ def collect(app: App) -> Store:
     store.set("infera_router_leases", (), policy.open_leases)
     store.set("infera_router_leases_lost_total", (), policy.lost)
     store.set("infera_router_ready", (), int(app.ready))
-    store.set("infera_router_processes", (), 1)
     store.set("infera_router_uptime_seconds", (), now - app.started)
     return store
 

@@ -47,10 +47,21 @@ def worker(record: WorkerRecord, breaker: int, held: str | None) -> dict[str, An
     }
 
 
-def workers(app: App) -> list[dict[str, Any]]:
+def breakers(app: App) -> dict[str, list[Any]]:
+    """Per worker: the breaker's state in this process and why it is held out, or None."""
     breaker = app.core.policy.breaker
     held = breaker.held()
-    return [worker(record, breaker.state(worker_id), held.get(worker_id)) for worker_id, record in sorted(app.fleet.snapshot.workers.items())]
+    return {worker_id: [breaker.state(worker_id), held.get(worker_id)] for worker_id in app.fleet.snapshot.workers}
+
+
+def workers(app: App, seen: list[dict[str, list[Any]]]) -> list[dict[str, Any]]:
+    """All workers; the breaker is the worst of all processes, since each judges by what it saw."""
+    out = []
+    for worker_id, record in sorted(app.fleet.snapshot.workers.items()):
+        states = [one[worker_id] for one in seen if worker_id in one]
+        worst = max((state for state, _ in states), key=(0, 2, 1).index, default=0)
+        out.append(worker(record, worst, next((why for _, why in states if why), None)))
+    return out
 
 
 def health(app: App) -> tuple[int, bytes]:
@@ -66,15 +77,23 @@ def ready(app: App) -> tuple[int, bytes]:
     return (200 if app.ready else 503), dump(value)
 
 
-def demand(app: App) -> dict[str, Any]:
-    """What is booked on each decode target, and how old the oldest booking is."""
+def booked(app: App) -> dict[str, Any]:
+    """What this process adds to the demand page."""
     policy = app.core.policy
     age, target = policy.oldest_lease(monotonic())
+    return {"decisions": dict(policy.decisions), "leases": policy.open_leases, "oldest": [round(age, 3), target]}
+
+
+def demand(app: App, seen: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is booked on each decode target by all processes, and how old the oldest booking is."""
+    policy = app.core.policy
+    age, target = max((one["oldest"] for one in seen), key=lambda oldest: oldest[0])
     return {
         "mode": policy.settings.decode_input_demand, "request_weight": policy.settings.decode_request_weight,
         "targets": [{"target": h.target, "tokens": h.tokens, "requests": h.requests, "unknown": h.unknown, "live": h.live}
                     for h in policy.demand()],
-        "decisions": dict(policy.decisions), "leases": policy.open_leases, "oldest_lease_seconds": round(age, 3), "oldest_lease_target": target,
+        "decisions": {name: sum(one["decisions"].get(name, 0) for one in seen) for name in policy.decisions},
+        "leases": sum(one["leases"] for one in seen), "oldest_lease_seconds": age, "oldest_lease_target": target, "processes": len(seen),
     }
 
 

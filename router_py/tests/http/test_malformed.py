@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-
 from rig import Client, Rig, run
 
 BODY = b'{"model":"fake","messages":[],"max_tokens":3}'
@@ -172,7 +171,8 @@ def test_a_request_that_comes_byte_by_byte_is_one_request(rig):
 
 def test_chunked_requests_and_split_heads(rig):
     async def body():
-        data = post(HOST + b"Transfer-Encoding: chunked\r\nTrailer: X\r\n", b"5;x=y\r\n" + BODY[:5] + b"\r\n%x\r\n" % len(BODY[5:]) + BODY[5:] + b"\r\n0\r\nX: 1\r\n\r\n")
+        chunks = b"5;x=y\r\n" + BODY[:5] + b"\r\n%x\r\n" % len(BODY[5:]) + BODY[5:] + b"\r\n0\r\nX: 1\r\n\r\n"
+        data = post(HOST + b"Transfer-Encoding: chunked\r\nTrailer: X\r\n", chunks)
         for cut in range(1, len(data) - 1, 7):
             client = await rig.client()
             client.writer.write(data[:cut])

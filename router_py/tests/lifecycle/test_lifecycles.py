@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-
 from rig import DEMAND, Rig, run
 from schedules import life
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from infera_emulator.faults.replies import Reply
 from rig import Rig, run
 

@@ -5,7 +5,6 @@ import json
 import re
 
 import pytest
-
 from infera_emulator.faults import Fault
 from rig import Rig, run
 

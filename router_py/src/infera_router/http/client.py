@@ -32,6 +32,7 @@ class Handler(Protocol):
 
     def handle(self, request: Request) -> Exchange | None: ...
     def refuse_early(self, request: Request) -> tuple[str, str] | None: ...
+    def closed(self) -> None: ...
 
 
 class Exchange(Protocol):
@@ -197,6 +198,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
+        self.handler.closed()
         self._deaf = True
         self._ready.clear()
         exchange, self._exchange, self._active = self._exchange, None, None

@@ -70,6 +70,7 @@ FAMILIES: dict[str, Family] = {f.name: f for f in (
     Family("infera_router_leases_lost_total", COUNTER, "Leases that only the last resort released; a bug if not 0."),
     Family("infera_router_ready", GAUGE, "1 while the router takes requests and has a servable pool.", (), (), "max"),
     Family("infera_router_processes", GAUGE, "Worker processes that answered for this page."),
+    Family("infera_router_process_restarts_total", COUNTER, "Worker processes that died and were started again."),
     Family("infera_router_uptime_seconds", GAUGE, "Since the process started.", (), (), "max"),
 )}
 
@@ -149,3 +150,9 @@ def merge(dumps: Iterable[dict]) -> Store:
                     target.counts = [a + b for a, b in zip(target.counts, counts)]
                     target.sum += total
     return out
+
+
+def keep_counters(dump: dict) -> dict:
+    """What of an ended process's dump stays true: counters and histograms, not gauges."""
+    return {"numbers": {name: rows for name, rows in dump["numbers"].items() if name in FAMILIES and FAMILIES[name].kind == COUNTER},
+            "histograms": dump["histograms"]}

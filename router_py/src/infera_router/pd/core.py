@@ -61,6 +61,8 @@ class Core:
         self.orphaned = 0
         self.inflight: dict[tuple[str, ...], float] = self.store.table("infera_request_inflight")
         self.known_models: set[str] = set()
+        self.moved: dict[str, float] = {}  # worker -> when a prefill leg last ended there
+        self.held: frozenset[str] = frozenset()  # workers that no request may go to, even where there is no other
         self.draining = False
         self.draining_hard = False
         self.session: Callable[[Request, envelope.Envelope], str | None] | None = None
@@ -93,6 +95,7 @@ class Core:
                 if any(leg is not None and leg.worker_id == worker_id for ex in self.live for leg in (ex.prefill, ex.decode)):
                     self._look_after(worker_id, record.host, record.port)
             if now is None:
+                self.moved.pop(worker_id, None)
                 for key in [k for k in self._dispatch if k[1] == worker_id]:
                     del self._dispatch[key]
                     self.store.drop("infera_pd_dispatch_duration_seconds", key)
@@ -119,6 +122,14 @@ class Core:
         for exchange in hit:
             exchange.worker_lost(worker_id, why)
         return len(hit)
+
+    def hold(self, worker_id: str, reason: str) -> None:
+        self.policy.breaker.hold(worker_id, reason)
+        self.held = self.held | {worker_id}
+
+    def let_in(self, worker_id: str) -> None:
+        self.policy.breaker.let_in(worker_id)
+        self.held = self.held - {worker_id}
 
     def wire(self, target: Target) -> Wire:
         wire = self._wires.get(target)

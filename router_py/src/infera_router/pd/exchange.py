@@ -95,11 +95,12 @@ class Exchange:
     def _attempt(self) -> None:
         core = self.core
         now = monotonic()
+        excluded = self.excluded | core.held if core.held else self.excluded
         try:
             if self.route.count_only:
-                pick = core.policy.pick_one(self.facts, self.excluded, now)
+                pick = core.policy.pick_one(self.facts, excluded, now)
             else:
-                pick = core.policy.pick(self.facts, self.excluded, now)
+                pick = core.policy.pick(self.facts, excluded, now)
         except NoTarget as none:
             self._nowhere(none)
             return
@@ -280,7 +281,8 @@ class Exchange:
                 if not self.started:
                     self._answered_badly(leg)
                 return
-            self.core.policy.record_success(leg.worker_id, monotonic())
+            now = self.core.moved[leg.worker_id] = monotonic()
+            self.core.policy.record_success(leg.worker_id, now)
             if self.pick is not None:
                 self.pick.lease.prefill_done()
 
