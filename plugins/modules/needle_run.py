@@ -148,7 +148,7 @@ def main() -> None:
         argument_spec={
             "url": {"type": "str", "required": True}, "model": {"type": "str", "required": True}, "dest": {"type": "path", "required": True},
             "count": {"type": "int", "default": 64}, "words": {"type": "int", "default": 24000}, "concurrency": {"type": "int", "default": 8},
-            "max_tokens": {"type": "int", "default": 2048}, "timeout": {"type": "int", "default": 1800},
+            "max_tokens": {"type": "int", "default": 2048, "no_log": False}, "timeout": {"type": "int", "default": 1800},
             "api_key_file": {"type": "path", "no_log": False}},
         supports_check_mode=True)
     if REQUESTS_ERROR:
