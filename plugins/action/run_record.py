@@ -11,12 +11,13 @@ import re
 import time
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as core_version
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.infera.serving.plugins.module_utils import run_record
 
-OPTIONS = {"state", "plan", "deployment", "state_dir", "runs_dir", "path", "record"}
+OPTIONS = {"state", "plan", "deployment", "state_dir", "runs_dir", "path", "record", "strict"}
 
 
 class ActionModule(ActionBase):
@@ -87,6 +88,8 @@ class ActionModule(ActionBase):
             source, record = "controller", run_record.load(self._own_path)
         if record is None:
             return {"changed": False, "record": {}, "found": False}
+        if not boolean(self._task.args.get("strict", True)):
+            return {"changed": False, "record": record, "found": True, "source": source}
         wrong = run_record.conflicts(record, {k: v for k, v in load_extra_vars(self._loader).items() if isinstance(v, (str, int, float, bool))})
         if wrong:
             return {"failed": True, "msg": "\n".join(wrong)}

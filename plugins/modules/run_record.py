@@ -33,6 +33,10 @@ options:
   runs_dir:
     description: Folder on the controller that holds a folder per deployment. Default C(runs) where ansible-playbook was started.
     type: str
+  strict:
+    description: Whether V(read) fails when the command line contradicts the record. Set it to false where the difference is what is being asked for.
+    type: bool
+    default: true
   path:
     description: Path of the host's file; internal, the action plugin sets it.
     type: str
@@ -98,6 +102,7 @@ def main():
         argument_spec={
             "state": {"type": "str", "default": "present", "choices": ["present", "read", "absent"]},
             "plan": {"type": "dict"}, "deployment": {"type": "str"}, "state_dir": {"type": "str"}, "runs_dir": {"type": "str"},
+            "strict": {"type": "bool", "default": True},
             "path": {"type": "str"}, "record": {"type": "dict"}},
         supports_check_mode=True)
     path, state = module.params["path"], module.params["state"]

@@ -30,6 +30,10 @@ options:
         description: Seconds to wait at most.
         type: int
         default: 300
+      successor:
+        description: Another process answered on the same URL before; it counts only when the router that answers is no older than the container.
+        type: bool
+        default: false
   interval:
     description: Seconds between two looks.
     type: float
@@ -81,9 +85,12 @@ seconds:
   type: dict
 """
 
+import calendar
 import json
+import re
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 
@@ -94,7 +101,8 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "targets": {"type": "list", "elements": "dict", "required": True, "options": {
-                "name": {"type": "str", "required": True}, "url": {"type": "str", "required": True}, "timeout": {"type": "int", "default": 300}}},
+                "name": {"type": "str", "required": True}, "url": {"type": "str", "required": True}, "timeout": {"type": "int", "default": 300},
+                "successor": {"type": "bool", "default": False}}},
             "interval": {"type": "float", "default": 2}, "report_every": {"type": "float", "default": 15}, "max_restarts": {"type": "int", "default": 2},
             "ca_file": {"type": "path"}, "cert_file": {"type": "path"}, "key_file": {"type": "path", "no_log": False}},
         supports_check_mode=True)
@@ -103,11 +111,13 @@ def main():
 
 def look(module, target):
     state = {"name": target["name"], "ready": False, "gone": False, "restarts": 0, "detail": "", "log": []}
-    status, detail = ask(target["url"], context(module.params))
+    tls, docker = context(module.params), module.get_bin_path("docker")
+    status, detail, _body = ask(target["url"], tls)
     state.update(ready=status == 200, detail=detail)
+    if state["ready"] and target["successor"] and not succeeded(module, docker, target, tls):
+        state.update(ready=False, detail="the one before still answers")
     if state["ready"]:
         return state
-    docker = module.get_bin_path("docker")
     code, out, _err = module.run_command([docker, "inspect", "--format", "{{json .}}", target["name"]]) if docker else (1, "", "")
     if code:
         state.update(gone=True, detail="there is no such container")
@@ -123,6 +133,16 @@ def look(module, target):
     return state
 
 
+def succeeded(module, docker, target, tls):
+    """Whether the router that answers started within the container, by its own uptime."""
+    code, out, _err = module.run_command([docker, "inspect", "--format", "{{.State.StartedAt}}", target["name"]]) if docker else (1, "", "")
+    found = re.search(r"^infera_router_uptime_seconds (\S+)", ask(target["url"].rsplit("/", 1)[0] + "/metrics", tls)[2], re.M)
+    if code or not found:
+        return False
+    started = calendar.timegm(time.strptime(out.strip()[:19], "%Y-%m-%dT%H:%M:%S"))
+    return float(found.group(1)) <= time.time() - started + 0.5
+
+
 def context(params):
     if not params["ca_file"]:
         return None
@@ -133,15 +153,16 @@ def context(params):
 
 
 def ask(url, tls):
+    """Return (status or None, what to tell, body)."""
     try:
         with urllib.request.urlopen(url, timeout=5, context=tls) as answer:
-            return answer.status, "HTTP %d" % answer.status
+            return answer.status, "HTTP %d" % answer.status, answer.read().decode(errors="replace")
     except urllib.error.HTTPError as error:
-        return error.code, "HTTP %d" % error.code
+        return error.code, "HTTP %d" % error.code, ""
     except urllib.error.URLError as error:
-        return None, "no answer yet (%s)" % error.reason
+        return None, "no answer yet (%s)" % error.reason, ""
     except (OSError, socket.timeout, ValueError) as error:
-        return None, "no answer yet (%s)" % error
+        return None, "no answer yet (%s)" % error, ""
 
 
 if __name__ == "__main__":
