@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 
+NAMES = ("glm", "plain")
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 
 

@@ -40,10 +40,14 @@ CACHE_BYTES = 256 * 1024 * 1024
 THREADS = 2
 # Requests waiting for a thread; beyond it a request is routed on load rather than held up.
 QUEUE_LIMIT = 256
-# New bytes of a body that take well under 2 ms: with gigatoken about 5 ns a byte of text cold, with tokenizers about 500 ns.
-INLINE_FAST = 64 * 1024
-INLINE_SLOW = 2 * 1024
+# A request is prepared on the event loop where this much time suffices by the estimates below; otherwise in a thread.
 INLINE_COST_S = 0.001
+# Seconds a new byte of a body takes: parsing, rendering and gigatoken; the same with tokenizers; and per page for hashing (measured, rounded up).
+BYTE_FAST_S, BYTE_SLOW_S, PAGE_S = 20e-9, 500e-9, 0.5e-6
+PAGE_COPY_S = 20e-9
+BYTES_PER_TOKEN = 3
+# New objects in a body, which parsing and the template walk through one by one at about 4 us each.
+INLINE_OBJECTS = 200
 _CHAT = "/v1/chat/completions"
 _CHAT_LIKE = (_CHAT, "/v1/responses", "/v1/messages")
 
@@ -71,15 +75,20 @@ class Builder:
         self._encoder = IncrementalEncoder(tokenizer.encode, tokenizer.cuts)
         self._view = view
         self._served = served
-        self.inline_bytes = INLINE_FAST if tokenizer.fast else INLINE_SLOW
         self.tokens_total = 0
         self.tokens_reused = 0
 
     def quick(self, route: str, body: bytes) -> tuple[bool, Entry | None]:
         """(whether `build` will surely take less than 2 ms, the known conversation that the body continues)."""
         base = self.cache.by_body(body) if route == _CHAT else None
-        new = len(body) - (len(base.stem.raw) if base is not None else 0)
-        return new <= self.inline_bytes and (base is None or base.cost_s < INLINE_COST_S), base
+        known = len(base.stem.raw) if base is not None else 0
+        cost = BYTE_FAST_S if self.tokenizer.fast else BYTE_SLOW_S
+        if self._view is not None:
+            cost += sum(PAGE_S / (BYTES_PER_TOKEN * form.page_size) for form in self._view.forms())
+        cost *= len(body) - known
+        if base is not None:
+            cost += base.cost_s
+        return cost < INLINE_COST_S and body.count(b"{", known) <= INLINE_OBJECTS, base
 
     def build(self, route: str, body: bytes, base: Entry | None = None, polite: bool = False) -> Prepared:
         """Raises Unknown. `polite`: in a thread, give way to the event loop now and then."""
@@ -142,7 +151,9 @@ class Builder:
             last = encoded.mark_chars[-1]
             entry.stable, entry.ids = text[:last], encoded.ids[:encoded.mark_tokens[-1]]
             entry.mark_chars, entry.mark_tokens = encoded.mark_chars, encoded.mark_tokens
-            entry.chains, entry.cost_s = pages.chains, cost
+            entry.chains = pages.chains
+            # What the next turn spends on the known part: the template walks it again, and the ids of its pages are copied.
+            entry.cost_s = cost + PAGE_COPY_S * sum(len(chain.hashes) for chain in pages.chains.values())
             self.cache.add(entry, parent)
         return pages, encoded
 

@@ -135,6 +135,7 @@ class _Channel:
         self.sub.disable_monitor()
         for socket in (self.monitor, self.sub):
             self.worker.forget(socket)
+        self.rank.clear()
 
     def _show(self, shown: bool) -> None:
         self.rank.shown = shown

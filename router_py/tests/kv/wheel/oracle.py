@@ -1,9 +1,12 @@
-"""Ask the real SGLang 0.5.22 wheel what it does. Runs under the wheel's own interpreter (INFERA_SGLANG_PYTHON), never the router's.
+"""Ask the real SGLang 0.5.22 wheel what it does. Runs under the wheel's own interpreter, never the router's.
 
-    oracle.py prompts MODEL_DIR < cases.json > answers.json     prompt ids of bodies, by the wheel's request models and serving classes
-    oracle.py hashes < cases.json > answers.json                page event ids of token lists, by the wheel's radix keys and recorder
-    oracle.py system < bodies.json > answers.json               messages of Responses / Anthropic bodies, with and without inline system
-    oracle.py batches > answers.json                            event batches (hex) built and encoded with the wheel's own classes
+    oracle.py < questions.json > answers.json
+
+Questions and answers are objects with these members:
+    prompts {model folder: [{route, body}]}   prompt ids of bodies, by the wheel's request models and serving classes
+    hashes  [{tokens, page_size, pairs, salt}]   page event ids, by the wheel's radix keys and recorder
+    system  [{route, body}]   messages of Responses and Anthropic bodies, with and without inline system
+    batches null   event batches (hex) built and encoded with the wheel's own classes
 
 Only what needs a running engine is replaced: the tokenizer manager and the template manager's owner hold just what these functions read.
 """
@@ -184,13 +187,14 @@ def batches() -> dict:
 
 
 def main() -> None:
-    what = sys.argv[1]
-    if what == "batches":
-        answer = batches()
-    else:
-        cases = json.load(sys.stdin)
-        answer = prompts(sys.argv[2], cases) if what == "prompts" else {"hashes": hashes, "system": system}[what](cases)
-    json.dump(answer, sys.stdout)
+    given = json.load(sys.stdin)
+    answers = {
+        "prompts": {folder: prompts(folder, cases) for folder, cases in given["prompts"].items()},
+        "hashes": hashes(given["hashes"]),
+        "system": system(given["system"]),
+        "batches": batches(),
+    }
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,175 @@
+"""Event batches as the wheel encodes them, and what a view makes of them: tiers, namespaces, unknown parents, bounds, overlaps."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from infera_router.kv import view as view_module
+from infera_router.kv.events import CPU, DISK, EXTERNAL, GPU, Cleared, Removed, Stored, decode
+from infera_router.kv.pages import Chain, PageForm, Pages, salt_seed
+from infera_router.kv.view import Overlap, RankView, View
+
+
+@pytest.fixture
+def batches(golden) -> dict[str, bytes]:
+    """Built with the wheel's own event classes and encoder. The CPU engine itself never publishes lower tiers or pairs."""
+    return {name: bytes.fromhex(text) for name, text in golden["batches"].items()}
+
+
+def rank_view(form: PageForm = PageForm(2), limit: int = 1000) -> RankView:
+    rank = RankView(form, limit, Counter())
+    rank.shown = True
+    return rank
+
+
+def applied(batches: dict, *names: str) -> RankView:
+    rank = rank_view()
+    for name in names:
+        found, unknown = decode(batches[name])
+        assert found and not unknown
+        rank.apply(found)
+    return rank
+
+
+def test_batches_of_the_wheel_are_understood(batches):
+    assert decode(batches["plain"]) == ([Stored([11, -12], None, GPU, 2, False, False), Stored([13], -12, GPU, 2, False, False)], 0)
+    assert decode(batches["host_copy"])[0] == [Stored([11], None, CPU, 2, False, False)]
+    assert decode(batches["device_gone"])[0] == [Removed([11], GPU)]
+    assert decode(batches["disk"])[0] == [Stored([21], None, DISK, 2, False, False), Stored([22], 21, EXTERNAL, 2, False, False)]
+    assert decode(batches["pairs"])[0] == [Stored([31], None, GPU, 2, True, False)]
+    assert decode(batches["lora"])[0] == [Stored([51], None, GPU, 2, False, True)]
+    assert decode(batches["cleared"])[0] == [Cleared()]
+    assert decode(batches["no_medium"])[0] == [Stored([61], None, GPU, 2, False, False), Removed([61], GPU)]
+
+
+def test_arrays_of_older_engines_mean_the_same():
+    def encode(*rows):
+        return decode(msgspec.msgpack.encode([1.0, list(rows), 0]))[0]
+
+    assert encode(["BlockStored", [11, 2**64 - 12], None, [1, 2, 3, 4], 2, None, "GPU"]) == [Stored([11, -12], None, GPU, 2, False, False)]
+    assert encode(["BlockStored", [31], 11, [[1, 2], [2, 3]], 2]) == [Stored([31], 11, GPU, 2, True, False)]
+    assert encode(["BlockStored", [51], None, [1, 2], 2, 7, "CPU_PINNED"]) == [Stored([51], None, CPU, 2, False, True)]
+    assert encode(["BlockRemoved", [11], "CPU_PINNED"], ["BlockRemoved", [12]], ["AllBlocksCleared"]) == [
+        Removed([11], CPU), Removed([12], GPU), Cleared()]
+
+
+def test_unknown_fields_are_ignored_and_unknown_events_counted():
+    stored = {"type": "BlockStored", "block_hashes": [1], "parent_block_hash": None, "token_ids": [5], "block_size": 1, "new": {"x": [1]}}
+    batch = [1.0, [stored, {"type": "BlockMoved", "block_hashes": [1]}, ["Other"], {"no": "type"}, stored], 0, "more"]
+    found, unknown = decode(msgspec.msgpack.encode(batch))
+    assert found == [Stored([1], None, GPU, 1, False, False)] * 2 and unknown == 3
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x01", msgspec.msgpack.encode({"events": []}), msgspec.msgpack.encode(["x", 3])])
+def test_what_is_no_batch_is_said_to_be_none(payload):
+    with pytest.raises(msgspec.DecodeError):
+        decode(payload)
+
+
+def test_a_page_is_held_while_any_tier_has_it(batches):
+    assert applied(batches, "plain").pages == {11: GPU, -12: GPU, 13: GPU}
+    assert applied(batches, "plain", "host_copy").pages[11] == GPU | CPU
+    assert applied(batches, "plain", "host_copy", "device_gone").pages[11] == CPU
+    assert 11 not in applied(batches, "plain", "host_copy", "device_gone", "host_gone").pages
+    assert applied(batches, "plain", "host_copy", "host_gone").pages[11] == GPU
+    assert applied(batches, "plain", "disk", "cleared").pages == {}
+
+
+def test_a_page_on_the_host_is_a_hit_and_told_apart(batches):
+    rank = applied(batches, "plain", "host_copy", "device_gone")
+    pages = Pages(array("I", range(8)))
+    pages.chains[(rank.form, b"")] = Chain(b"", (11, -12, 13, 14))
+    assert rank.overlap(pages) == Overlap(4, 2, 1)
+
+
+def test_pairs_change_the_form(batches):
+    rank = applied(batches, "pairs")
+    assert rank.form == PageForm(2, True)
+    assert rank.overlap(Pages(array("I", range(9)))).pages == 4, "nine tokens are eight pairs"
+
+
+def test_unknown_parents_are_counted_and_their_pages_kept():
+    rank = rank_view()
+    rank.apply([Stored([2], 1, GPU, 2, False, False), Stored([3], 2, GPU, 2, False, False)])
+    assert rank.counts["unknown_parent"] == 1 and set(rank.pages) == {2, 3}
+
+
+def test_a_view_is_bounded():
+    rank = rank_view(limit=10)
+    rank.apply([Stored(list(range(25)), None, GPU, 2, False, False)])
+    assert len(rank.pages) == 10 and rank.counts["over_limit"] == 15
+    rank.apply([Removed([0], GPU), Stored([77], None, GPU, 2, False, False)])
+    assert len(rank.pages) == 10 and 77 in rank.pages
+
+
+FORM = PageForm(2)
+PROMPT = array("I", range(40))
+
+
+def holding(pages: Pages, count: int, foreign: bool = False) -> View:
+    view = View()
+    rank = view.open("w", FORM)
+    rank.shown = True
+    rank.apply([Stored(list(pages.hashes(FORM)[:count]), None, GPU, 2, False, foreign)])
+    return view
+
+
+def test_namespaces_share_nothing():
+    plain, salted = Pages(PROMPT), Pages(PROMPT, salt_seed("tenant"))
+    assert holding(plain, 5).overlap("w", plain) == (20, 5, 0)
+    assert holding(plain, 5).overlap("w", salted) == (20, 0, 0)
+    assert holding(salted, 5).overlap("w", salted) == (20, 5, 0)
+    assert holding(salted, 5).overlap("w", Pages(PROMPT, salt_seed("other"))) == (20, 0, 0)
+    assert holding(plain, 5).overlap("w", Pages(PROMPT, credit=False)) == (20, 0, 0), "an extra_key keeps its pages apart"
+    assert holding(plain, 5, foreign=True).overlap("w", plain) == (20, 0, 0), "a LoRA adapter's pages are nobody else's"
+
+
+def test_a_view_in_repair_gives_no_hit_and_shows_nothing():
+    view = holding(Pages(PROMPT), 5)
+    view.ranks["w"].shown = False
+    assert view.overlap("w", Pages(PROMPT)) == (20, 0, 0) and view.sizes() == {"w": 0} and view.holds("w") == {}
+    view.ranks["w"].shown = True
+    assert view.sizes() == {"w": 5} and len(view.holds("w")) == 5
+    assert view.overlap("unknown", Pages(PROMPT)).device == 0
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32), total=st.integers(0, 60), lookups=st.integers(1, 70))
+def test_overlap_equals_a_walk_page_by_page(seed, total, lookups):
+    """On any view that an engine can have: a page is held only where all before it are. Steps of any width find the same run."""
+    rng = random.Random(seed)
+    pages = Pages(array("I", (rng.randrange(9) for _ in range(total))))
+    hashes = pages.hashes(PageForm(1))
+    rank = rank_view(PageForm(1))
+    for _ in range(rng.randrange(4)):
+        held = rng.randrange(total + 1)
+        rank.apply([Stored(list(hashes[:held]), None, rng.choice((GPU, CPU)), 1, False, False)])
+    if rng.random() < 0.5 and total:
+        rank.apply([Removed(list(hashes[rng.randrange(total):]), GPU)])
+    run = next((at for at, page in enumerate(hashes) if page not in rank.pages), total)
+    saved, view_module._LOOKUPS = view_module._LOOKUPS, lookups
+    try:
+        found = rank.overlap(pages)
+    finally:
+        view_module._LOOKUPS = saved
+    assert found.pages == total and found.device + found.host == run
+    if total <= lookups:
+        assert found.device == sum(1 for page in hashes[:run] if rank.pages[page] & GPU)
+
+
+def test_forms_follow_events_then_records():
+    from infera_router.fleet.record import parse
+
+    record = parse("/p/a:1", b'{"worker_id":"a:1","url":"http://127.0.0.1:1","model_name":"m","engine":"sglang","disagg_mode":"mixed","page_size":16}')
+    view = View()
+    assert view.form("a:1") == PageForm(64)
+    view.set_records([record])
+    assert view.form("a:1") == PageForm(16) and view.forms() == {PageForm(16)}
+    view.open("b:1", PageForm(16, True))
+    assert view.form("a:1") == PageForm(16, True), "the fleet pages in pairs"
