@@ -37,6 +37,39 @@ def container_facts(containers):
     return {c["Names"][0].lstrip("/"): {"id": c["Id"], "image_digest": c["ImageID"], "started_at": str(c["Created"])} for c in containers}
 
 
+IMAGE_OF_ROLE = {"etcd": "etcd", "router": "router", "prefill": "sglang", "decode": "sglang", "mixed": "sglang", "model": "sglang"}
+
+
+def record_images(record):
+    """The images that a running deployment was made from, as infera.serving.plan takes them."""
+    return {IMAGE_OF_ROLE[c["role"]]: c["image"] for c in record["containers"] if c["role"] in IMAGE_OF_ROLE}
+
+
+def beside_weight(plan, record):
+    """What a plan of the router differs in from the running one, beside the weight; one line each, empty where there is nothing."""
+    lines = [f"{name}: the inventory says {wanted!r}, {record['id']} runs with {runs!r}" for name, wanted, runs in (
+        ("infera_deployment_id", plan["deployment"], record["id"]), ("infera_shape", plan["shape"], record["shape"]),
+        ("router_url", plan["router_url"], record["router_url"])) if wanted != runs]
+    planned = {c["name"]: c for c in plan["containers"] if c["role"] == "router"}
+    running = {c["name"]: c for c in record["containers"] if c["role"] == "router"}
+    for name in sorted(set(planned) | set(running)):
+        if name not in planned or name not in running:
+            lines.append(f"{name}: only in the {'inventory' if name in planned else 'running deployment'}")
+            continue
+        for what, wanted, runs in (("arguments", _without_weight(planned[name]["command"]), _without_weight(running[name]["argv"])),
+                                   ("environment", planned[name]["env"], running[name]["env"])):
+            if wanted != runs:
+                lines.append(f"{name}: other {what} than the running one: {wanted} instead of {runs}")
+    return lines
+
+
+def _without_weight(argv):
+    flag = "--decode-request-weight"
+    place = argv.index(flag) if flag in argv else None
+    return list(argv) if place is None else argv[:place] + argv[place + 2:]
+
+
 class FilterModule:
     def filters(self):
-        return {"containers_of": containers_of, "wait_targets": wait_targets, "planned_ports": planned_ports, "container_facts": container_facts}
+        return {"containers_of": containers_of, "wait_targets": wait_targets, "planned_ports": planned_ports, "container_facts": container_facts,
+                "record_images": record_images, "beside_weight": beside_weight}
