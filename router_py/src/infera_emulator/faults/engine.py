@@ -86,11 +86,14 @@ class FaultEngine:
         self.bootstrap_port = bootstrap_port
         self.seen: list[tuple[str, dict, dict[str, str]]] = []
         self.keep_seen = 200
+        self.computed = 0
         self.requests = self.aborts = self.abandoned = self.connections_made = 0
         self.aborted: list[str] = []
         self.running: dict[Call, None] = {}
         self.connections: set[_Connection] = set()
         self.frozen = False  # loads stay what they are and nothing is answered: a stalled scheduler
+        self.silent = False  # /v1/loads is not answered either
+        self.queues: dict[str, int] = {}  # what /v1/loads says of queues instead of the truth
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> FaultEngine:
@@ -120,8 +123,9 @@ class FaultEngine:
         waiting = sum(1 for call in self.running if call.stage == "waiting")
         mode = {"prefill": "prefill", "decode": "decode"}.get(self.role, "null")
         return {"loads": [{"dp_rank": 0, "num_running_reqs": len(self.running) - waiting, "num_waiting_reqs": waiting,
-                           "num_used_tokens": 0 if self.frozen else self.requests,
-                           "disaggregation": {"mode": mode, "prefill_bootstrap_queue_reqs": waiting, "prefill_inflight_queue_reqs": 0}}]}
+                           "total_prefill_uncached_tokens": self.computed,
+                           "disaggregation": {"mode": mode, "prefill_bootstrap_queue_reqs": waiting, "prefill_inflight_queue_reqs": 0,
+                                             **self.queues}}]}
 
     def drop_connections(self) -> None:
         """Reset everything, as a killed process does."""
@@ -196,6 +200,7 @@ class Call:
         if self.stage != "waiting":
             return
         self.stage = "running"
+        self.engine.computed += 1
         self.task = asyncio.get_running_loop().create_task(self._answer())
 
     async def _answer(self) -> None:
@@ -364,9 +369,13 @@ class _Connection(asyncio.Protocol):
             for call in [c for c in engine.running if c.rid == rid]:
                 call.stop()
             self.reply(200, b"")
+        elif path == "/v1/loads" and engine.silent:
+            pass
         elif path == "/v1/loads":
             self.reply(200, json.dumps(engine.loads()).encode())
-        elif path == "/health":
+        elif path == "/health_generate" and engine.frozen:
+            pass
+        elif path in ("/health", "/health_generate"):
             self.reply(200, b"")
         else:
             self.reply(404, b'{"error":"not found"}')

@@ -92,6 +92,7 @@ class Core:
             now = new.workers.get(worker_id)
             if now is None or now.url != record.url or now.generation != record.generation:
                 self.engines.retire(worker_id)
+                self.held = self.held - {worker_id}
                 if any(leg is not None and leg.worker_id == worker_id for ex in self.live for leg in (ex.prefill, ex.decode)):
                     self._look_after(worker_id, record.host, record.port)
             if now is None:

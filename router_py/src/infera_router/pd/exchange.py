@@ -410,7 +410,10 @@ class Exchange:
         if none.kind == "no_worker" and model is not None and core.policy.models and model not in core.known_models:
             self.fail(Failure("model_not_found", f"the model {model[:200]!r} does not exist; served: {', '.join(core.policy.models)}"))
             return
-        self.fail(Failure("no_worker", none.text(), count_as=f"no_{none.missing_role or 'worker'}"))
+        text = none.text()
+        if none.kind == "excluded" and core.held and not self.excluded:
+            text = "every prefill worker of this model has stopped making progress and is out of rotation"
+        self.fail(Failure("no_worker", text, count_as=f"no_{none.missing_role or 'worker'}"))
 
     def fail(self, failure: Failure) -> None:
         """Answer an error. Nothing has been sent to the client yet."""

@@ -2,7 +2,8 @@
 
 A prefill is suspected when a leg of ours has waited for --prefill-stall-timeout and none has ended on it for as long. It is asked for its own
 loads then. Progress is any change of its queues or of its counters of computed tokens; silence is none. A prefill whose requests only wait
-for memory of a busy decode is not stalled.
+for memory of a busy decode is not stalled. It is let in again when it computes, or when it is empty and generates for its health check: that
+its queues shrink proves nothing, since our own aborts do that.
 """
 
 from __future__ import annotations
@@ -24,21 +25,23 @@ log = logging.getLogger(__name__)
 
 REASON = "stalled"
 ASK_TIMEOUT_S = 5.0
-_CORE = ("dp_rank", "num_running_reqs", "num_waiting_reqs", "num_used_tokens", "num_total_tokens", "total_prefill_uncached_tokens",
-         "total_prefill_busy_us")
+PROBE_TIMEOUT_S = 25.0  # SGLang gives its own probe 20 s
+_COUNTERS = ("total_prefill_uncached_tokens", "total_prefill_busy_us")
+_CORE = ("dp_rank", "num_running_reqs", "num_waiting_reqs", "num_used_tokens", "num_total_tokens", *_COUNTERS)
 _QUEUES = ("prefill_bootstrap_queue_reqs", "prefill_inflight_queue_reqs")
 
 
 class Loads:
     """What of /v1/loads tells of progress. `state` is comparable, None where the worker did not answer."""
 
-    __slots__ = ("state", "held", "handshakes", "prealloc", "running")
+    __slots__ = ("state", "computed", "held", "handshakes", "prealloc", "running")
 
     def __init__(self, loads: list[dict[str, Any]] | None) -> None:
         rows = loads or []
         queues = [row.get("disaggregation") or {} for row in rows]
         self.state = None if loads is None else tuple(
             tuple(row.get(name) for name in _CORE) + tuple(queue.get(name) for name in _QUEUES) for row, queue in zip(rows, queues))
+        self.computed = sum(int(row.get(name) or 0) for row in rows for name in _COUNTERS)
         self.handshakes = sum(int(queue.get(name) or 0) for queue in queues for name in _QUEUES)
         self.running = sum(int(row.get("num_running_reqs") or 0) for row in rows)
         self.held = self.running + sum(int(row.get("num_waiting_reqs") or 0) for row in rows) + sum(
@@ -47,11 +50,12 @@ class Loads:
 
 
 class _Suspect:
-    __slots__ = ("state", "since", "held", "generation")
+    __slots__ = ("state", "since", "held", "computed", "generation")
 
     def __init__(self, generation: str | None) -> None:
         self.state: Any = self  # equal to no answer
         self.since = 0.0
+        self.computed = 0  # when it was taken out
         self.held = False
         self.generation = generation
 
@@ -102,14 +106,16 @@ class StallWatch:
         worker_id = record.worker_id
         suspect = self._suspects.setdefault(worker_id, _Suspect(record.generation))
         loads = await ask(record)
+        if suspect.held:
+            if loads.state is None:
+                return
+            if loads.computed > suspect.computed:
+                self._release(worker_id, "it computes again")
+            elif not loads.held and await generates(record):
+                self._release(worker_id, "it is empty and generates")
+            return
         if loads.state != suspect.state:
             suspect.state, suspect.since = loads.state, now
-            if suspect.held and loads.state is not None:
-                self._release(worker_id, "it moves again")
-            return
-        if suspect.held:
-            if loads.state is not None and not loads.held:
-                self._release(worker_id, "its queues are empty")
             return
         oldest = self._waiting().get(worker_id)
         if oldest is None or now - oldest < self.timeout or now - suspect.since < self.timeout / 2:
@@ -131,10 +137,11 @@ class StallWatch:
 
     def _hold(self, worker_id: str, suspect: _Suspect, loads: Loads) -> None:
         suspect.held = True
+        suspect.computed = loads.computed
         self.core.hold(worker_id, REASON)
         hit = self.core.worker_lost(worker_id, REASON)
         what = "it does not answer for its loads" if loads.state is None else f"its queues hold {loads.held} requests and do not move"
-        log.error("prefill %s has made no progress for %g s (%s); it is out of rotation until it moves again or is restarted, %d requests of ours "
+        log.error("prefill %s has made no progress for %g s (%s); it is out of rotation until it computes again or is restarted, %d requests of ours "
                   "were taken off it", worker_id, self.timeout, what, hit)
 
     def _release(self, worker_id: str, why: str) -> None:
@@ -154,3 +161,11 @@ async def ask(record: WorkerRecord) -> Loads:
         return Loads([row for row in loads if isinstance(row, dict)])
     except (HttpError, OSError, msgspec.DecodeError, KeyError, TypeError, ValueError):
         return Loads(None)
+
+
+async def generates(record: WorkerRecord) -> bool:
+    """SGLang's own probe: a request of one token that needs no other leg."""
+    try:
+        return (await fetch(record.host, record.port, "/health_generate", PROBE_TIMEOUT_S)).status == 200
+    except (HttpError, OSError):
+        return False
