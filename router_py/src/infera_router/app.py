@@ -22,6 +22,7 @@ from infera_router.http.client import ClientConnection, ClientLimits, Request
 from infera_router.http.keys import ApiKeys, KeyFileError
 from infera_router.observe import ids, logs
 from infera_router.observe.metrics import merge
+from infera_router.pd.audit import LedgerAudit
 from infera_router.pd.core import Core
 from infera_router.pd.exchange import Exchange
 from infera_router.pd.routes import ENGINE_ROUTES
@@ -87,6 +88,10 @@ class App:
             self._tasks.append(loop.create_task(self._watch.run()))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._watch.synced.wait(), 2.0)
+        self.audit: LedgerAudit | None = None
+        if settings.demand_audit_interval and settings.policy.decode_input_demand != "off" and (self.place is None or self.place.index == 0):
+            self.audit = LedgerAudit(self.core, settings.demand_audit_interval)
+            self._tasks.append(loop.create_task(self.audit.run()))
         if settings.prefill_stall_timeout:
             self._tasks.append(loop.create_task(StallWatch(self.core).run()))
         self._timer = loop.call_later(1.0, self._every_second)

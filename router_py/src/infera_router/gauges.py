@@ -36,6 +36,20 @@ def collect(app: App) -> Store:
     if mode != "off":
         for outcome, count in policy.decisions.items():
             store.set("infera_router_decode_demand_decisions_total", (mode, outcome), count)
+    audit = app.audit
+    if audit is not None:
+        _replace(store, "infera_router_decode_demand_engine_requests", {(key,): count for key, count in audit.engine.items()})
+        _replace(store, "infera_router_decode_demand_difference", {(key,): count for key, count in audit.difference.items()})
+        for outcome, count in audit.outcomes.items():
+            store.set("infera_router_decode_demand_audits_total", (outcome,), count)
+    affinity = policy.affinity
+    if affinity is not None:
+        for role, count in affinity.active.items():
+            store.set("infera_router_session_active", (role,), count)
+            store.set("infera_router_session_hits_total", (role,), affinity.hits.get(role, 0))
+            store.set("infera_router_session_selected_total", (role,), affinity.selected.get(role, 0))
+        store.set("infera_router_session_unbound_total", (), affinity.unbound)
+        store.set("infera_router_session_escapes_total", (), affinity.escapes)
     store.set("infera_router_decode_request_weight", (), policy.settings.decode_request_weight)
     store.set("infera_router_lease_oldest_seconds", (), policy.oldest_lease(now)[0])
     store.set("infera_router_leases", (), policy.open_leases)

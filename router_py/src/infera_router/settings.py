@@ -61,6 +61,8 @@ POLICY = (
            choice("on", "shadow", "off"), default="off", group="policy", metavar="on|shadow|off"),
     Option("--decode-request-weight", "W: tokens that one held request counts for; needs demand on or shadow", number(0), default=0.0,
            group="policy", metavar="W"),
+    Option("--demand-audit-interval", "seconds between two comparisons of the ledger with the decodes' own loads; 0 = never", seconds(0), default=10.0,
+           group="policy"),
     Option("--kv-overlap-weight", "cost of a page that is not cached, in pages of load", number(0), default=1.0, group="policy"),
     Option("--kv-prefill-overlap-weight", "the same for prefills only", number(0), group="policy"),
     Option("--kv-decode-overlap-weight", "the same for decodes only", number(0), group="policy"),
@@ -113,6 +115,7 @@ class Settings:
     prefill_abort: str = "auto"
     prefill_drain_timeout: float = 300.0
     prefill_stall_timeout: float = 60.0
+    demand_audit_interval: float = 10.0
     router_tokenizer_path: str | None = None
     log_format: str = "text"
     log_level: str = "info"

@@ -48,17 +48,26 @@ def _free(port):
     return True
 
 
+def wait_for(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
-def stack(tmp_path, case, prefills, speed=1.0, scale=1.0, tokenizer=None, engine_tokenizer=False, router_flags=()):
+def stack(tmp_path, case, prefills, speed=1.0, scale=1.0, tokenizer=None, engine_tokenizer=False, router_flags=(), interval=1):
     """Yields (router URL, decode URL). Everything that was started is ended."""
     etcd = EtcdServer(tmp_path / "etcd")
-    (tmp_path / "etcd").mkdir(exist_ok=True)
+    (tmp_path / "etcd").mkdir(parents=True, exist_ok=True)
     etcd.start()
     base, (port,) = base_port(prefills + 1), free_ports(1)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "router_py" / "src")}
     router, decode = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{base + 400 * prefills}"
     serve = [sys.executable, "-m", "infera_emulator.cli", "balance", "serve", "--parameters", str(FILE), "--case", case, "--speed", str(speed),
-             "--scale", str(scale), "--port", str(base), "--etcd-endpoint", etcd.url, *(["--tokenizer", str(tokenizer)] if engine_tokenizer else [])]
+             "--scale", str(scale), "--port", str(base), "--etcd-endpoint", etcd.url, "--stream-interval", str(interval),
+             *(["--tokenizer", str(tokenizer)] if engine_tokenizer else [])]
     route = [sys.executable, "-m", "infera_router.cli", "--host", "127.0.0.1", "--port", str(port), "--etcd-endpoint", etcd.url,
              *(["--router-tokenizer-path", str(tokenizer)] if tokenizer else []), *router_flags]
     running = []
@@ -68,6 +77,8 @@ def stack(tmp_path, case, prefills, speed=1.0, scale=1.0, tokenizer=None, engine
                 running.append(subprocess.Popen(argv, stdout=log, stderr=log, env=env))
         try:
             asyncio.run(wait_ready(router, 30.0))
+            if tokenizer:
+                wait_for(lambda: "loaded in" in (tmp_path / "router.log").read_text(), 30.0, "the router has loaded its tokenizer")
         except Exception as error:
             raise AssertionError(f"{error}\n{(tmp_path / 'emulator.log').read_text()[-1500:]}\n{(tmp_path / 'router.log').read_text()[-1500:]}") from None
         yield router, decode

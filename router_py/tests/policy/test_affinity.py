@@ -118,7 +118,7 @@ def test_a_full_table_refuses_nobody_and_evicts_no_active_session():
     # s1's second pick is garbage by now, so s1 is idle and gives its place.
     bound = go(made, "y")
     assert go(made, "y").prefill.key == bound.prefill.key
-    assert made.affinity.active == 2
+    assert made.affinity.active == {"prefill": 2, "decode": 0, "mixed": 0}
 
 
 def test_a_failure_frees_the_session_but_not_a_newer_binding():

@@ -96,7 +96,7 @@ def test_a_session_that_changes_process_keeps_its_target():
         assert len({p.prefill.key for p in picks}) == 1 and len({p.decode.key for p in picks}) == 1
         for p in picks:
             p.lease.release()
-    assert made[0].affinity.active == made[1].affinity.active == 16
+    assert made[0].affinity.active == made[1].affinity.active == {"prefill": 8, "decode": 8, "mixed": 0}
     assert sum(m.affinity.selected.get("prefill", 0) for m in made) == 8
 
 

@@ -43,12 +43,14 @@ class Deployment:
     """ids: body and route → prompt token ids, None without a tokenizer (then words count as tokens and nothing is cached).
 
     scale: prompt tokens on the wire per token of the emulated KV, so that a 100k-token prompt can be sent as 1,000 words.
+    interval: tokens between two frames of a stream (SGLang's --stream-interval).
     """
 
     def __init__(self, parameters: Parameters, case: Case, model: str, speed: float = 1.0, scale: float = 1.0,
-                 ids: Callable[[str, dict], Any] | None = None, caches: list[PrefixCache] | None = None):
+                 ids: Callable[[str, dict], Any] | None = None, caches: list[PrefixCache] | None = None, interval: int = 1):
         self.p, self.case, self.model, self.speed, self.scale, self.ids = parameters, case, model, speed, scale, ids
         self.caches = caches
+        self.interval = interval
         self.ranks = Ranks(parameters, case.ranks, case.kv_capacity_tokens)
         self.record = Record()
         self.late = 0               # steps that ended more than half a step behind their time
@@ -309,7 +311,7 @@ class Deployment:
             leg.head = json.dumps(frame)[:-1].encode() + (b', "choices": [{"index": 0, "finish_reason": null, '
                                                            + (b'"delta": {"content": "' if chat else b'"text": "'))
         made = int(leg.job.made)
-        if made > leg.sent:
+        if made > leg.sent and (made - leg.sent >= self.interval or not leg.sent or made >= leg.job.turn.output):
             tail = b'"}}]}\n\n' if "messages" in leg.body else b'"}]}\n\n'
             leg.exchange.chunk(b"data: " + leg.head + b" tok" * (made - leg.sent) + tail)
             leg.sent = made

@@ -36,6 +36,7 @@ def serve_parser() -> argparse.ArgumentParser:
     p.add_argument("--etcd-prefix", default=DEFAULT_PREFIX, help="key prefix (default: %(default)s)")
     p.add_argument("--tokenizer", metavar="DIR", help="the model's tokenizer: prompts are counted and cached by page, and the prefills publish KV events")
     p.add_argument("--cache-tokens", type=int, default=4_000_000, metavar="N", help="prefix cache of a prefill, in tokens on the wire (default: %(default)s)")
+    p.add_argument("--stream-interval", type=int, default=1, metavar="N", help="tokens between two frames of a stream (default: %(default)s)")
     return p
 
 
@@ -68,7 +69,8 @@ async def serve(args: argparse.Namespace) -> int:
     caches = None
     if args.tokenizer:
         caches = [PrefixCache(args.cache_tokens // PAGE, PAGE, Publisher(args.host, port + 310, port + 340, "kv-events")) for port in ports[:-1]]
-    made = Deployment(given, case, args.model, args.speed, args.scale, token_ids(args.tokenizer) if args.tokenizer else None, caches)
+    made = Deployment(given, case, args.model, args.speed, args.scale, token_ids(args.tokenizer) if args.tokenizer else None, caches,
+                      args.stream_interval)
     await made.start(args.host, ports)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

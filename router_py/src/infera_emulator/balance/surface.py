@@ -19,13 +19,13 @@ def decode_loads(ranks: Ranks, prefilling: list[int]) -> dict[str, Any]:
     """prefilling: requests by rank whose KV is held and whose prefill is still under way."""
     lines = []
     for rank, jobs in enumerate(ranks.running):
-        used, capacity = int(ranks.used[rank]), ranks.capacity or 0
-        lines.append({"dp_rank": rank, "num_running_reqs": len(jobs), "num_waiting_reqs": 0, "num_used_tokens": used, "num_total_tokens": used,
-                      "max_total_num_tokens": capacity, "token_usage": used / capacity if capacity else 0.0,
+        used, capacity, waiting = int(ranks.used[rank]), ranks.capacity or 0, ranks.waiting[rank]
+        retracted = sum(job.generated for job in waiting)
+        lines.append({"dp_rank": rank, "num_running_reqs": len(jobs), "num_waiting_reqs": len(waiting) + prefilling[rank], "num_used_tokens": used,
+                      "num_total_tokens": used, "max_total_num_tokens": capacity, "token_usage": used / capacity if capacity else 0.0,
                       "disaggregation": {"mode": "decode", "prefill_bootstrap_queue_reqs": 0, "prefill_inflight_queue_reqs": 0,
-                                         "decode_prealloc_queue_reqs": len(ranks.waiting[rank]), "decode_transfer_queue_reqs": prefilling[rank],
-                                         "decode_retracted_queue_reqs": sum(job.generated for job in ranks.waiting[rank])}})
-        lines[-1]["disaggregation"]["decode_prealloc_queue_reqs"] -= lines[-1]["disaggregation"]["decode_retracted_queue_reqs"]
+                                         "decode_prealloc_queue_reqs": len(waiting) - retracted, "decode_transfer_queue_reqs": prefilling[rank],
+                                         "decode_retracted_queue_reqs": retracted}})
     return {"loads": lines}
 
 

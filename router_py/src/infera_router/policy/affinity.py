@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Iterable, Mapping
 
 from .api import PolicySettings, RequestFacts
-from .targets import Group, Target
+from .targets import ROLES, Group, Target
 
 MAX_ID_BYTES = 1024
 
@@ -81,6 +81,7 @@ class Affinity:
         self._held: dict[str, int] = {}         # target key → active bound requests
         self.hits: dict[str, int] = {}          # role → picks that followed a binding
         self.selected: dict[str, int] = {}      # role → picks that made one
+        self._bound = dict.fromkeys(ROLES, 0)   # role → sessions in the table
         self.unbound = 0                        # picks that found the table full
         self.escapes = 0
 
@@ -112,6 +113,7 @@ class Affinity:
                 return None
             binding = Binding((facts.model or "", facts.session, role), target, now)
             self._table[binding.key] = binding
+            self._bound[role] += 1
             self.selected[role] = self.selected.get(role, 0) + 1
         binding.active += 1
         binding.last = now
@@ -148,13 +150,15 @@ class Affinity:
         return True
 
     @property
-    def active(self) -> int:
-        return len(self._table)
+    def active(self) -> dict[str, int]:
+        """Sessions that are bound, by role."""
+        return dict(self._bound)
 
     def _drop(self, binding: Binding) -> None:
         binding.dead = True
         if self._table.get(binding.key) is binding:
             del self._table[binding.key]
+            self._bound[binding.key[2]] -= 1
 
     def _room(self, now: float) -> bool:
         """Make room by forgetting an idle session, the least recently used of the oldest few; never an active one."""

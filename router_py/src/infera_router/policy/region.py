@@ -15,7 +15,7 @@ import os
 import time
 
 MAGIC = 0x1FE7A001
-HEADER = 8              # cells: magic, processes, slots, session buckets, sessions bound
+HEADER = 8              # cells: magic, processes, slots, session buckets, sessions bound by role (3)
 SLOTS = 1024            # targets that can be known at one time
 LOCK_WAIT_S = 0.05      # a holder that is stopped, not dead, must not stop the others
 

@@ -7,9 +7,9 @@ from .affinity import Affinity, Binding
 from .api import PolicySettings, RequestFacts
 from .ledger import Account, Ledger
 from .region import Region, digest
-from .targets import Group, Target
+from .targets import ROLES, Group, Target
 
-BOUND = 4               # header cell: sessions bound
+BOUND = 4               # first of the header cells that count bound sessions, one for each role
 PROBES = 16             # buckets looked at for a session; 16 at half load leave next to none without a place
 
 
@@ -110,6 +110,16 @@ class SharedLedger(Ledger):
         return slot
 
 
+def _session_name(key: tuple[str, str, str]) -> tuple[int, int]:
+    """Digest of (model, session, role), the role readable in it."""
+    low, high = digest(*key)
+    return low, high & ~3 | ROLES.index(key[2])
+
+
+def _role_index(name: tuple[int, int]) -> int:
+    return name[1] & 3
+
+
 class _SharedBinding(Binding):
     __slots__ = ("cell", "name")
 
@@ -143,7 +153,7 @@ class SharedAffinity(Affinity):
 
     def find(self, group: Group, facts: RequestFacts, now: float) -> tuple[int, Binding | None]:
         key = (facts.model or "", facts.session, group.role)
-        name = digest(*key)
+        name = _session_name(key)
         cell = self._bucket(name)
         if cell < 0:
             return -1, None
@@ -164,7 +174,7 @@ class SharedAffinity(Affinity):
             cell = binding.cell
         else:
             key = (facts.model or "", facts.session, role)
-            name = digest(*key)
+            name = _session_name(key)
             cell = self._bucket(name)
             if cell < 0:
                 cell = self._place(name, now)
@@ -194,8 +204,8 @@ class SharedAffinity(Affinity):
             cells[cell + 2] = 0         # no target has the number 0: the next request binds anew
 
     @property
-    def active(self) -> int:
-        return self._cells[BOUND]
+    def active(self) -> dict[str, int]:
+        return {role: self._cells[BOUND + index] for index, role in enumerate(ROLES)}
 
     def _number(self, target: Target) -> int:
         known = self._ids.get(id(target))
@@ -228,10 +238,13 @@ class SharedAffinity(Affinity):
             cell = region.sessions + ((name[0] + probe) & mask) * stride
             if not self._active_at(cell):
                 if not cells[cell]:
-                    cells[BOUND] += 1
+                    cells[BOUND + _role_index(name)] += 1
                     return cell
                 if best is None or cells[cell + 3] < best:
                     oldest, best = cell, cells[cell + 3]
+        if oldest >= 0:
+            cells[BOUND + _role_index((cells[oldest], cells[oldest + 1]))] -= 1
+            cells[BOUND + _role_index(name)] += 1
         return oldest
 
 
