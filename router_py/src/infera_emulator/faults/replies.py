@@ -199,9 +199,22 @@ class Reply:
                           "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}}
 
     def _response_events(self) -> list[bytes]:
-        empty = {**self._response("in_progress"), "output": [], "usage": None}
-        steps: list[dict] = [{"type": "response.created", "response": empty}]
-        steps += [{"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": word, "logprobs": []}
-                  for word in self.text]
-        steps.append({"type": "response.completed", "response": self._response("completed")})
+        final = self._response("completed")
+        steps: list[dict] = [{"type": "response.created", "response": {**self._response("in_progress"), "output": [], "usage": None}}]
+        for index, item in enumerate(final["output"]):
+            at = {"output_index": index, "item_id": item["id"]}
+            if item["type"] == "function_call":
+                steps.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "arguments": "", "status": "in_progress"}})
+                steps += [{"type": "response.function_call_arguments.delta", **at, "delta": piece} for piece in pieces(item["arguments"])]
+                steps.append({"type": "response.function_call_arguments.done", **at, "name": item["name"], "arguments": item["arguments"]})
+            else:
+                at["content_index"] = 0
+                (part,) = item["content"]
+                steps.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "content": [], "status": "in_progress"}})
+                steps.append({"type": "response.content_part.added", **at, "part": {**part, "text": ""}})
+                steps += [{"type": "response.output_text.delta", **at, "delta": word, "logprobs": []} for word in self.text]
+                steps.append({"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []})
+                steps.append({"type": "response.content_part.done", **at, "part": part})
+            steps.append({"type": "response.output_item.done", "output_index": index, "item": item})
+        steps.append({"type": "response.completed", "response": final})
         return [named({**step, "sequence_number": number}) for number, step in enumerate(steps)]
