@@ -37,6 +37,7 @@ def container_facts(containers):
     return {c["Names"][0].lstrip("/"): {"id": c["Id"], "image_digest": c["ImageID"], "started_at": str(c["Created"])} for c in containers}
 
 
+ENGINES = ("prefill", "decode", "mixed")
 IMAGE_OF_ROLE = {"etcd": "etcd", "router": "router", "prefill": "sglang", "decode": "sglang", "mixed": "sglang", "model": "sglang"}
 
 
@@ -63,6 +64,26 @@ def beside_weight(plan, record):
     return lines
 
 
+def rolling(plan, record, everything=False):
+    """Names of the engines that a rollout replaces: those that differ from what runs, or all of them."""
+    running = {c["name"]: c["config_digest"] for c in record["containers"]}
+    return [c["name"] for c in plan["containers"] if c["role"] in ENGINES and c["name"] in running
+            and (everything or c["labels"]["infera.serving.config_digest"] != running[c["name"]])]
+
+
+def outages(plan, names, vram_wait=0):
+    """One line per role that a rollout of *names* leaves without a worker, and for how long at most."""
+    lines, rocm = [], plan["flavour"] == "rocm"
+    for role in ENGINES:
+        workers = [c for c in plan["containers"] if c["role"] == role]
+        if len(workers) == 1 and workers[0]["name"] in names:
+            one = workers[0]
+            seconds = one["stop_timeout"] + one["health"]["timeout"] + (vram_wait if rocm else 0)
+            lines.append(f"{role}: {one['name']} is its only worker; new requests get 503 for at most {seconds} s "
+                         f"(drain and stop {one['stop_timeout']}, {f'VRAM {vram_wait}, ' if rocm else ''}start {one['health']['timeout']})")
+    return lines
+
+
 def _without_weight(argv):
     flag = "--decode-request-weight"
     place = argv.index(flag) if flag in argv else None
@@ -72,4 +93,4 @@ def _without_weight(argv):
 class FilterModule:
     def filters(self):
         return {"containers_of": containers_of, "wait_targets": wait_targets, "planned_ports": planned_ports, "container_facts": container_facts,
-                "record_images": record_images, "beside_weight": beside_weight}
+                "record_images": record_images, "beside_weight": beside_weight, "rolling": rolling, "outages": outages}

@@ -34,6 +34,12 @@ options:
         description: Another process answered on the same URL before; it counts only when the router that answers is no older than the container.
         type: bool
         default: false
+      held_by:
+        description: URL of a router; the engine at O(targets[].url) counts as ready when that router holds no request on it any more.
+        type: str
+      active_at:
+        description: URL of a router; the engine counts as ready only when that router knows it as active.
+        type: str
   interval:
     description: Seconds between two looks.
     type: float
@@ -92,6 +98,7 @@ import socket
 import ssl
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
@@ -102,7 +109,7 @@ def main():
         argument_spec={
             "targets": {"type": "list", "elements": "dict", "required": True, "options": {
                 "name": {"type": "str", "required": True}, "url": {"type": "str", "required": True}, "timeout": {"type": "int", "default": 300},
-                "successor": {"type": "bool", "default": False}}},
+                "successor": {"type": "bool", "default": False}, "held_by": {"type": "str"}, "active_at": {"type": "str"}}},
             "interval": {"type": "float", "default": 2}, "report_every": {"type": "float", "default": 15}, "max_restarts": {"type": "int", "default": 2},
             "ca_file": {"type": "path"}, "cert_file": {"type": "path"}, "key_file": {"type": "path", "no_log": False}},
         supports_check_mode=True)
@@ -112,10 +119,18 @@ def main():
 def look(module, target):
     state = {"name": target["name"], "ready": False, "gone": False, "restarts": 0, "detail": "", "log": []}
     tls, docker = context(module.params), module.get_bin_path("docker")
+    worker = urllib.parse.urlsplit(target["url"]).netloc
+    if target["held_by"]:
+        held = held_requests(ask(target["held_by"] + "/metrics", tls)[2], worker)
+        state.update(ready=held == 0, detail="the router's metrics cannot be read" if held is None else "the router holds %d requests on it" % held)
+        return state
     status, detail, _body = ask(target["url"], tls)
     state.update(ready=status == 200, detail=detail)
     if state["ready"] and target["successor"] and not succeeded(module, docker, target, tls):
         state.update(ready=False, detail="the one before still answers")
+    if state["ready"] and target["active_at"]:
+        known = worker_status(ask(target["active_at"] + "/v1/workers", tls)[2], worker)
+        state.update(ready=known == "active", detail="the router knows it as %s" % known)
     if state["ready"]:
         return state
     code, out, _err = module.run_command([docker, "inspect", "--format", "{{json .}}", target["name"]]) if docker else (1, "", "")
@@ -131,6 +146,23 @@ def look(module, target):
     code, out, err = module.run_command([docker, "logs", "--tail", "25", target["name"]])
     state["log"] = (out + err).splitlines()[-25:]
     return state
+
+
+def held_requests(page, worker):
+    """Requests that a router's metrics page books on a decode worker, all ranks together; None where there is no page."""
+    if not page:
+        return None
+    found = re.findall(r'^infera_router_decode_demand_requests\{[^}]*target="%s(?:#dp\d+)?"[^}]*\} (\S+)' % re.escape(worker), page, re.M)
+    return int(sum(map(float, found)))
+
+
+def worker_status(page, worker):
+    """What /v1/workers says of a worker's status; absent counts as active."""
+    try:
+        listed = json.loads(page)["workers"]
+    except (ValueError, KeyError, TypeError):
+        return "unknown"
+    return next((row.get("status") or "active" for row in listed if row.get("worker_id") == worker), "not registered")
 
 
 def succeeded(module, docker, target, tls):
