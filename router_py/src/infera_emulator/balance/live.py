@@ -115,7 +115,7 @@ async def replay(args: argparse.Namespace) -> int:
     await wait_ready(args.router, 30.0)
     result = await run.run()
     print(figures.table([result]))
-    print(f"steps late: {run.late} of {len(run.record.steps)}; errors: {len(run.errors)}")
+    print(f"steps ended {1000 * run.late:.0f} ms late on average (time of the trace); errors: {len(run.errors)}")
     for error in run.errors[:10]:
         print(error)
     return 1 if run.errors else 0

@@ -75,7 +75,7 @@ class Replay:
     scale: float = 1.0
     record: Record = field(default_factory=Record)
     errors: list[str] = field(default_factory=list)
-    late: int = 0
+    late: float = 0.0           # seconds of the trace that the end of a step came late, on average: this machine was busy
 
     async def run(self) -> Figures:
         p = self.parameters
@@ -93,7 +93,7 @@ class Replay:
             for task in lanes:
                 task.cancel()
             await asyncio.gather(*lanes, return_exceptions=True)
-        self.late = seen["late"]
+        self.late = seen["behind"] * self.speed / (len(seen["steps"]) or 1)
         self.errors += seen["errors"]
         self.record.busiest, self.record.busiest_tokens, self.record.steps = seen["busiest"], seen["busiest_tokens"], seen["steps"]
         return summarise(self.record, self.weight, self.seed, p.duration_s, changed, seen["retracted"])
