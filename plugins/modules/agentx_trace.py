@@ -90,7 +90,8 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "dest": {"type": "path", "required": True}, "count": {"type": "int", "default": 24}, "seed": {"type": "int", "default": 42},
-            "model": {"type": "str", "required": True}, "tokens": {"type": "float", "default": 1.0, "no_log": False}, "outputs": {"type": "float", "default": 1.0},
+            "model": {"type": "str", "required": True},
+            "tokens": {"type": "float", "default": 1.0, "no_log": False}, "outputs": {"type": "float", "default": 1.0},
             "time": {"type": "float", "default": 1.0}, "max_requests": {"type": "int", "default": 3050},
             "context_limit": {"type": "int", "default": 1048576}},
         supports_check_mode=True)

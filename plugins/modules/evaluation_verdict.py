@@ -128,7 +128,8 @@ def main() -> None:
             "containers": {"type": "list", "elements": "dict", "required": True}, "folder": {"type": "path"}, "task": {"type": "str", "default": "gsm8k"},
             "questions": {"type": "int", "default": 1319}, "floor": {"type": "float", "default": 0.9},
             "max_garbled_share": {"type": "float", "default": 0.01}, "needle_reasons": {"type": "list", "elements": "str", "default": []},
-            "draft_tokens": {"type": "int", "default": 0, "no_log": False}, "concurrency": {"type": "int", "default": 64}, "versions": {"type": "dict", "default": {}}},
+            "draft_tokens": {"type": "int", "default": 0, "no_log": False},
+            "concurrency": {"type": "int", "default": 64}, "versions": {"type": "dict", "default": {}}},
         supports_check_mode=True)
     if not module.params["folder"]:
         module.exit_json(changed=False, reasons=evaluation.simulated(module.params["containers"]))
