@@ -20,7 +20,7 @@ SUBNET = "172.30.77.0/24"
 HOSTS = {"fleet-a": "172.30.77.11", "fleet-b": "172.30.77.12", "fleet-c": "172.30.77.13"}
 BUILDER = "fleet-c"
 REGISTRY = f"{HOSTS[BUILDER]}:5000"
-USER = "operator"
+USER = "deployer"
 NEEDED_GB = 25
 # All but CAP_SYS_RESOURCE, which a virtual machine may lack, so that --privileged could not start.
 HOST_OPTIONS = ("--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE", "--security-opt", "seccomp=unconfined", "--device-cgroup-rule", "a *:* rwm",
@@ -79,7 +79,7 @@ def create(host, image=None):
 
 
 def ready(host):
-    """Wait until the host has booted; let the operator in."""
+    """Wait until the host has booted; let the deployer in."""
     wait(f"{host} has booted", 60, lambda: docker("exec", container(host), "systemctl", "is-system-running", "--wait", check=False).split("\n")[0]
          in ("running", "degraded"))
     key = FOLDER / "id_ed25519"

@@ -31,12 +31,15 @@ def wanted(values: Mapping[str, Any], known: Mapping[str, str], events_on: bool)
 def allows(argv: Sequence[str], prepare: Callable[[list[str]], Any], model_config_of: Callable[[Any], Any] | None) -> tuple[bool, str]:
     """Let SGLang resolve *argv* with the flag; ``(yes, why)``.
 
-    *prepare* is SGLang's own ``prepare_server_args``. The resolved arguments are a copy of this process, so the child's are untouched.
+    *prepare* is SGLang's own ``prepare_server_args``; 0.5.22 only parses there and checks in ``resolve_once``, which the server calls at its
+    start. The resolved arguments are a copy of this process, so the child's are untouched.
     """
     if model_config_of is None:
         return False, "no way to read the model's configuration was found in this SGLang"
     try:
         args = prepare([*argv, FLAG])
+        if hasattr(args, "resolve_once"):
+            args.resolve_once()
         model = model_config_of(args)
     except (Exception, SystemExit) as error:
         return False, f"SGLang refuses it: {_line(error)}"

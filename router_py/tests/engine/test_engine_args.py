@@ -170,8 +170,13 @@ def test_the_guard_probes_and_never_assumes():
     def refuse(argv):
         raise SystemExit("not with this backend\nmore")
 
+    class Late(Args):
+        def resolve_once(self):
+            raise ValueError("only said when resolved")
+
     assert guard.allows(["--a"], prepare, lambda args: Model()) == (True, "SGLang accepts it") and asked == [["--a", guard.FLAG]]
     for arguments, word in ((([], refuse, lambda args: Model()), "not with this backend"), (([], prepare, None), "no way"),
+                            (([], lambda argv: Late(), lambda args: Model()), "only said when resolved"),
                             (([], prepare, lambda args: None), "could not be read"),
                             (([], prepare, lambda args: Model(is_deepseek_v4_arch=True)), "compressed"),
                             (([], prepare, lambda args: [][0]), "refuses")):
