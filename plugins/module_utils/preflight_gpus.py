@@ -31,7 +31,7 @@ def holders(sysfs, proc, gpus):
     base = sysfs.path("class", "kfd", "kfd", "proc")
     by_id = {str(gpu["gpu_id"]): gpu["hip_index"] for gpu in gpus if gpu["gpu_id"]}
     found = {}
-    for pid in sorted(listing(base), key=natural):
+    for pid in sorted(filter(str.isdigit, listing(base)), key=natural):
         for name in listing(base, pid):
             held = read_int(base, pid, name, default=0) if name.startswith("vram_") else 0
             index = by_id.get(name[len("vram_"):]) if held else None

@@ -7,11 +7,11 @@ Functions take roots and return lists of checks (see preflight_check); they read
 """
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import ssl
-import urllib.error
 import urllib.request
 
 from .host_ports import ephemeral_range, listeners, reserved_ports
@@ -164,8 +164,10 @@ def check_model(path, variable="infera_model_path"):
         try:
             with open(index, encoding="utf-8") as handle:
                 shards = sorted(set(json.load(handle)["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            return [failed("model", "%s: %s is unreadable: %s" % (variable, index, error), "copy the model again")], None
+            if not shards or any(os.path.basename(name) != name for name in shards):
+                raise ValueError("its weight_map does not name files of this folder")
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            return [failed("model", "%s: %s is unreadable: %s: %s" % (variable, index, type(error).__name__, error), "copy the model again")], None
     elif not shards:
         faults.append("%s: %s has neither model.safetensors.index.json nor a .safetensors file" % (variable, path))
     sizes = {name: os.path.getsize(os.path.join(path, name)) if os.path.isfile(os.path.join(path, name)) else None for name in shards}
@@ -191,24 +193,35 @@ def check_mounts(mounts):
     return verdict("mounts", faults, "%d found" % len(mounts)) if mounts else [not_applicable("mounts", "nothing is mounted")]
 
 
+def _tls(files):
+    """Return the handler for etcd's certificates; raises OSError where one cannot be read."""
+    if not files.get("ca"):
+        return []
+    context = ssl.create_default_context(cafile=files["ca"])
+    if files.get("cert"):
+        context.load_cert_chain(files["cert"], files.get("key"))
+    return [urllib.request.HTTPSHandler(context=context)]
+
+
 def check_etcd(endpoints, managed, running, files=None, timeout=3.0):
     """Does etcd answer? ``managed``: this deployment runs etcd itself, so before the first start there is none."""
     if not endpoints:
         return [not_applicable("etcd", "no endpoint given")]
     if managed and not running:
         return [not_applicable("etcd", "this deployment starts it")]
-    context = None
-    if files and files.get("ca"):
-        context = ssl.create_default_context(cafile=files["ca"])
-        if files.get("cert"):
-            context.load_cert_chain(files["cert"], files.get("key"))
-    faults = []
+    try:
+        handlers = [urllib.request.ProxyHandler({})] + _tls(files or {})
+    except (OSError, ssl.SSLError) as error:
+        return [failed("etcd", "etcd_tls_ca_file, etcd_tls_cert_file, etcd_tls_key_file: %s, %s, %s: %s" % (
+            tuple((files or {}).get(kind) for kind in ("ca", "cert", "key")) + (error,)), "put the three files there in PEM, readable for root")]
+    opener, faults = urllib.request.build_opener(*handlers), []
     for endpoint in endpoints:
         try:
-            with urllib.request.urlopen(endpoint.rstrip("/") + "/health", timeout=timeout, context=context) as answer:
-                if json.loads(answer.read()).get("health") not in ("true", True):
-                    faults.append(("%s says that it is unhealthy" % endpoint, "look at its log: a member may be lost or its disk full"))
-        except (OSError, ValueError) as error:
+            with opener.open(endpoint.rstrip("/") + "/health", timeout=timeout) as answer:
+                health = json.loads(answer.read(65536))
+            if not isinstance(health, dict) or health.get("health") not in ("true", True):
+                faults.append(("%s says that it is unhealthy" % endpoint, "look at its log: a member may be lost or its disk full"))
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             faults.append(("%s cannot be reached: %s" % (endpoint, reason), "start it, correct the endpoint, or open the firewall for its port"))
     if faults and len(faults) < len(endpoints):

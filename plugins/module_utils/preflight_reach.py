@@ -12,11 +12,21 @@ import time
 _BLOCKED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM)
 
 
+def _resolve(address):
+    """Return ``(family, address)`` of a host's address or name, or None when it has none."""
+    try:
+        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        return None
+    return found[0], found[4][0]
+
+
 def _listen(address, ports, chosen):
     """Open listeners on those ports that are free; returns ``(sockets, [ports that are listened on])``."""
     sockets, open_ports = [], []
-    for port in ports:
-        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    family, address = _resolve(address) or (None, None)
+    for port in ports if family else ():
+        listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         try:
@@ -39,13 +49,13 @@ class _Dial:
 
     def __init__(self, peer, port):
         self.peer, self.port, self.socket, self.again = peer, port, None, 0.0
-        self.outcome = "no answer"
+        self.family, self.address = _resolve(peer["address"]) or (None, None)
+        self.outcome = "no answer" if self.family else "no such host"
 
     def start(self, chosen):
-        family = socket.AF_INET6 if ":" in self.peer["address"] else socket.AF_INET
-        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        self.socket = socket.socket(self.family, socket.SOCK_STREAM)
         self.socket.setblocking(False)
-        code = self.socket.connect_ex((self.peer["address"], self.port))
+        code = self.socket.connect_ex((self.address, self.port))
         if code in (0, errno.EINPROGRESS):
             chosen.register(self.socket, selectors.EVENT_WRITE, self)
         else:
@@ -65,7 +75,7 @@ def probe(address, ports, peers, timeout=5.0):
     """Listen and dial until every peer's port answered or ``timeout`` seconds passed.
 
     ``peers``: ``[{host, address, ports[]}]``. Returns ``{listening[], attempts[{host, address, port, outcome}]}``; outcome is
-    open, refused, no answer, or what the network said. The listeners stay for the whole time, for slower peers.
+    open, refused, no answer, no such host, or what the network said. The listeners stay for the whole time, for slower peers.
     """
     chosen = selectors.DefaultSelector()
     sockets, listening = _listen(address, ports, chosen)
@@ -74,7 +84,7 @@ def probe(address, ports, peers, timeout=5.0):
     try:
         while time.monotonic() < end:
             for dial in dials:
-                if dial.socket is None and dial.outcome != "open" and time.monotonic() >= dial.again:
+                if dial.family and dial.socket is None and dial.outcome != "open" and time.monotonic() >= dial.again:
                     dial.start(chosen)
             for key, _events in chosen.select(0.05):
                 if key.data is None:
