@@ -22,7 +22,10 @@ def batches(golden) -> dict[str, bytes]:
     return {name: bytes.fromhex(text) for name, text in golden["batches"].items()}
 
 
-def rank_view(form: PageForm = PageForm(2), limit: int = 1000) -> RankView:
+FORM = PageForm(2)
+
+
+def rank_view(form: PageForm = FORM, limit: int = 1000) -> RankView:
     rank = RankView(form, limit, Counter())
     rank.shown = True
     return rank
@@ -108,7 +111,6 @@ def test_a_view_is_bounded():
     assert len(rank.pages) == 10 and 77 in rank.pages
 
 
-FORM = PageForm(2)
 PROMPT = array("I", range(40))
 
 

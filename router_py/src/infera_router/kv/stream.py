@@ -38,10 +38,12 @@ class Stream:
         self._expected: int | None = None   # in a replay: the sequence that comes next
         self._confirmed = False             # in a repair: the last applied batch came back unchanged
         self._holes = False
+        self._doubted = False
         self._buffer: list[tuple[int, bytes]] = []
         self._buffered = 0
         self._deadline = 0.0
         self._asked = 0
+        self._answered = False              # the request in hand brought a batch
         self._progress = False
         self._retry_at: float | None = None
         self._cooldown = COOLDOWN_S
@@ -76,15 +78,19 @@ class Stream:
         self._deadline = now + REPLAY_TIMEOUT_S
         if self.mode is not Mode.SYNC and not self._confirmed:
             if sequence == self.last and payload == self._last_payload:
-                self._confirmed = True
+                self._confirmed = self._answered = True
                 self._expected = self.last + 1
                 return
             self._lost(now)
             return
-        if self._expected is None:
+        first, self._answered = not self._answered, True
+        if first and sequence > self._asked:
+            # What was asked for has left the publisher's history: the view begins with what is left of it.
+            self._counts["history_lost"] += 1
+            self._clear()
             self._expected = sequence
-            if sequence > 0:
-                self._counts["history_lost"] += 1
+        elif self._expected is None:
+            self._expected = sequence
         if sequence == self._expected:
             self._take(sequence, payload)
             self._expected += 1
@@ -104,14 +110,16 @@ class Stream:
             self._settle(now)
 
     def disconnected(self, now: float) -> None:
-        """The live connection broke: nothing is known until the publisher proves to be the same."""
+        """The live connection broke, and all that came over it was handed to `live`. Nothing is known until the publisher proves to be the same."""
         self._counts["disconnects"] += 1
         self._show(False)
-        if not self._can_replay:
+        self._drop_buffer()
+        if self._can_replay:
+            # A replay that was under way may go on at another publisher, so it begins anew.
+            self._repair(now, Mode.REPAIR)
+        else:
             self._clear()
             self.last = -1
-        elif self.mode in (Mode.LIVE, Mode.PROBE):
-            self._repair(now, Mode.REPAIR)
 
     def connected(self, now: float) -> None:
         """The live connection is there (again)."""
@@ -197,7 +205,7 @@ class Stream:
         self._ask(self.last, now)
 
     def _ask(self, sequence: int, now: float) -> None:
-        self._holes = self._progress = False
+        self._holes = self._progress = self._answered = False
         self._asked = sequence
         self._deadline = now + REPLAY_TIMEOUT_S
         self._counts["replays"] += 1
@@ -219,9 +227,12 @@ class Stream:
         self._cooldown = COOLDOWN_S
         self._heard = now
         for index, (sequence, payload) in enumerate(held):
-            if sequence == self.last + 1 or self.last < 0:
+            # A history that was empty a moment ago, yet live begins later: the batches between came before our subscription. Asked once more.
+            if sequence == self.last + 1 or self.last < 0 and self._doubted:
+                self._doubted = False
                 self._take(sequence, payload)
             elif sequence > self.last + 1:
+                self._doubted = self.last < 0
                 self._repair(now, Mode.REPAIR)
                 for later in held[index:]:
                     self._hold(*later)

@@ -176,12 +176,16 @@ class _Channel:
             except self.zmq.Again:
                 return
 
-    def _on_live(self) -> None:
+    def _on_live(self) -> bool:
+        """Take what has come; False when nothing had."""
+        some = False
         for frames in self._frames(self.sub):
+            some = True
             if len(frames) == 3 and len(frames[1]) == 8:
                 self.stream.live(int.from_bytes(frames[1], "big"), frames[2], self.worker.clock())
             else:
                 self.worker.counts["undecodable"] += 1
+        return some
 
     def _on_replay(self) -> None:
         dealer = self.dealer
@@ -204,6 +208,9 @@ class _Channel:
             event = parse_monitor_message(frames)["event"]
             if event == self.zmq.EVENT_DISCONNECTED:
                 log.warning("%s: the KV event connection broke; its pages give no hits until it is back", self.key)
+                # What is still queued came over the old connection; the next one is at least a reconnect interval away.
+                while self._on_live():
+                    pass
                 self.stream.disconnected(self.worker.clock())
             elif event == self.zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.stream.connected(self.worker.clock())
@@ -215,7 +222,7 @@ class _Worker:
     def __init__(self, owner: Subscriber, waker: Any):
         self.owner, self.waker = owner, waker
         self.counts, self.clock = owner.counts, owner._clock
-        self.by_socket: dict[Any, tuple[_Channel, Callable[[], None]]] = {}
+        self.by_socket: dict[Any, tuple[_Channel, Callable[[], object]]] = {}
         self.channels: dict[str, _Channel] = {}
         self.context: Any = None
         self.poller: Any = None
@@ -251,7 +258,7 @@ class _Worker:
                 channel.close()
             self.context.destroy(0)
 
-    def _guarded(self, channel: _Channel, work: Callable[[], None]) -> None:
+    def _guarded(self, channel: _Channel, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception:
