@@ -23,9 +23,9 @@ options:
         type: str
         required: true
       url:
-        description: URL that must answer 200.
+        description: URL that must answer 200; empty for a container that does its work and ends, which is awaited then.
         type: str
-        required: true
+        default: ""
       timeout:
         description: Seconds to wait at most.
         type: int
@@ -108,7 +108,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "targets": {"type": "list", "elements": "dict", "required": True, "options": {
-                "name": {"type": "str", "required": True}, "url": {"type": "str", "required": True}, "timeout": {"type": "int", "default": 300},
+                "name": {"type": "str", "required": True}, "url": {"type": "str", "default": ""}, "timeout": {"type": "int", "default": 300},
                 "successor": {"type": "bool", "default": False}, "held_by": {"type": "str"}, "active_at": {"type": "str"}}},
             "interval": {"type": "float", "default": 2}, "report_every": {"type": "float", "default": 15}, "max_restarts": {"type": "int", "default": 2},
             "ca_file": {"type": "path"}, "cert_file": {"type": "path"}, "key_file": {"type": "path", "no_log": False}},
@@ -119,6 +119,8 @@ def main():
 def look(module, target):
     state = {"name": target["name"], "ready": False, "gone": False, "restarts": 0, "detail": "", "log": []}
     tls, docker = context(module.params), module.get_bin_path("docker")
+    if not target["url"]:
+        return look_inside(module, docker, target, state)
     worker = urllib.parse.urlsplit(target["url"]).netloc
     if target["held_by"]:
         held = held_requests(ask(target["held_by"] + "/metrics", tls)[2], worker)
@@ -131,8 +133,11 @@ def look(module, target):
     if state["ready"] and target["active_at"]:
         known = worker_status(ask(target["active_at"] + "/v1/workers", tls)[2], worker)
         state.update(ready=known == "active", detail="the router knows it as %s" % known)
-    if state["ready"]:
-        return state
+    return state if state["ready"] else look_inside(module, docker, target, state)
+
+
+def look_inside(module, docker, target, state):
+    """What Docker knows of a container that does not answer, or is to end by itself."""
     code, out, _err = module.run_command([docker, "inspect", "--format", "{{json .}}", target["name"]]) if docker else (1, "", "")
     if code:
         state.update(gone=True, detail="there is no such container")
@@ -140,6 +145,8 @@ def look(module, target):
     info = json.loads(out)
     now = info["State"]
     state["restarts"] = int(info.get("RestartCount") or 0)
+    if not target["url"]:
+        state.update(ready=now.get("Status") == "exited" and now.get("ExitCode") == 0, detail="it works")
     if not now.get("Running"):
         state["detail"] = "container %s, exit status %s%s" % (now.get("Status"), now.get("ExitCode"), ", " + now["Error"] if now.get("Error") else "")
         state["gone"] = now.get("Status") in ("exited", "dead") and info["HostConfig"]["RestartPolicy"]["Name"] in ("", "no")

@@ -1,10 +1,13 @@
 """What the end-to-end tests share: the deployment as its run record describes it, HTTP, and the make targets."""
+import http.client
 import json
 import os
 import pathlib
 import re
 import subprocess
+import threading
 import time
+import urllib.parse
 
 import docker
 import requests
@@ -24,9 +27,9 @@ def run(*argv, limit=900, check=True, env=None):
     return done.returncode, done.stdout
 
 
-def play(*argv, **options):
-    """Run a playbook against inventories/local."""
-    return run(".venv/bin/ansible-playbook", *argv, "-i", "inventories/local", "-l", "local", **options)
+def play(*argv, inventory="inventories/local", **options):
+    """Run a playbook against inventories/local, or a copy of it."""
+    return run(".venv/bin/ansible-playbook", *argv, "-i", str(inventory), "-l", "local", **options)
 
 
 def changed(output):
@@ -46,6 +49,45 @@ def wait(what, seconds, probe, every=0.2):
             return value, took
         assert took < seconds, f"{what}: not within {seconds} s"
         time.sleep(every)
+
+
+class Knocking:
+    """Asks a URL over a new connection each time, *rate* times a second, in threads; ``failed`` lists what was no 200."""
+
+    def __init__(self, url, rate, threads=8):
+        parts = urllib.parse.urlsplit(url)
+        self._host, self._port, self._path = parts.hostname, parts.port, parts.path
+        self._pause, self._over = threads / rate, threading.Event()
+        self.asked, self.failed, self._lock = 0, [], threading.Lock()
+        self._threads = [threading.Thread(target=self._knock, daemon=True) for _ in range(threads)]
+
+    def _knock(self):
+        due = time.monotonic()
+        while not self._over.is_set():
+            try:
+                connection = http.client.HTTPConnection(self._host, self._port, timeout=10)
+                connection.request("GET", self._path, headers={"Connection": "close"})
+                status = connection.getresponse().status
+                connection.close()
+                problem = None if status == 200 else f"HTTP {status}"
+            except (OSError, http.client.HTTPException) as error:
+                problem = repr(error)
+            with self._lock:
+                self.asked += 1
+                if problem:
+                    self.failed.append(problem)
+            due += self._pause
+            time.sleep(max(0.0, due - time.monotonic()))
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_exc):
+        self._over.set()
+        for thread in self._threads:
+            thread.join(timeout=30)
 
 
 class Deployment:

@@ -1,4 +1,5 @@
-"""DECODE_REQUEST_WEIGHT on the running deployment: only the router changes, and open streams end properly."""
+"""DECODE_REQUEST_WEIGHT on the running deployment: only the router changes, open streams end properly, and no connection is refused."""
+import shutil
 import threading
 import time
 
@@ -9,55 +10,91 @@ WEIGHT = ("-e", "DECODE_REQUEST_WEIGHT=250000")
 
 
 @pytest.fixture()
-def weight_zero_again(deployment):
-    yield
-    support.play("site.yml", "-t", "router")
-    deployment.wait_serving()
+def edited(tmp_path):
+    """A copy of the inventory whose group_vars say 250000 where they said 0."""
+    copy = tmp_path / "local"
+    shutil.copytree(support.ROOT / "inventories" / "local", copy)
+    variables = copy / "group_vars" / "all" / "main.yml"
+    text = variables.read_text()
+    assert text.count("DECODE_REQUEST_WEIGHT | default(0)") == 1
+    variables.write_text(text.replace("DECODE_REQUEST_WEIGHT | default(0)", "DECODE_REQUEST_WEIGHT | default(250000)"))
+    return copy
 
 
-def test_check_mode_shows_exactly_the_router(deployment):
+class Stream:
+    """A long answer, read in a thread of its own."""
+
+    def __init__(self, deployment, tokens=3000):
+        self.lines, self.status, self.error = [], None, None
+        self._thread = threading.Thread(target=self._read, args=(deployment, tokens), daemon=True)
+        self._thread.start()
+
+    def _read(self, deployment, tokens):
+        try:
+            response = deployment.chat(stream=True, max_tokens=tokens, ignore_eos=True, timeout=300)
+            self.status = response.status_code
+            for line in response.iter_lines(decode_unicode=True):
+                if line.startswith("data: "):
+                    self.lines.append(line)
+        except OSError as error:
+            self.error = error
+
+    def ended(self):
+        """Wait for the end; it has to be a proper one."""
+        self._thread.join(timeout=300)
+        assert not self._thread.is_alive() and self.error is None, self.error
+        assert self.status == 200 and self.lines[-1] == "data: [DONE]" and "error" not in self.lines[-2], self.lines[-3:]
+
+
+def differing(before, after):
+    return {name for name in set(before) | set(after) if before.get(name) != after.get(name)}
+
+
+def test_check_mode_shows_exactly_the_router(deployment, edited):
     before = deployment.identities()
-    _code, output = support.play("site.yml", "--check", "--diff", *WEIGHT)
+    _code, output = support.play("site.yml", "--check", "--diff", inventory=edited)
     assert deployment.identities() == before and deployment.record["weight"] == 0
-    assert support.changed(output) >= 1 and "250000" in output
+    router = deployment.names("router")[0]
+    assert f"{router}: recreated, since these keys differ: command" in output
+    assert any(line.startswith("+") and "250000" in line for line in output.splitlines()), output[-4000:]
     for role in ("etcd", "prefill", "decode"):
         for name in deployment.names(role):
-            assert f"recreate {name}" not in output
+            assert f"{name}: recreated" not in output and f"{name}: created" not in output
 
 
-def test_only_the_router_restarts_and_an_open_stream_ends(deployment, weight_zero_again):
+def test_a_change_in_group_vars_reaches_the_router_alone(deployment, edited):
     before = deployment.identities()
-    answer = {}
-
-    def stream():
-        response = deployment.chat(stream=True, max_tokens=3000, ignore_eos=True, timeout=300)
-        answer["status"] = response.status_code
-        answer["lines"] = []
-        for line in response.iter_lines(decode_unicode=True):
-            if line.startswith("data: "):
-                answer["lines"].append(line)
-
-    client = threading.Thread(target=stream)
-    client.start()
-    support.wait("the stream's first tokens", 60, lambda: len(answer.get("lines", ())) > 5)
-    started = time.monotonic()
-    support.play("site.yml", *WEIGHT)
-    print(f"weight change: {time.monotonic() - started:.0f} s; the stream had {len(answer['lines'])} lines by then")
-    client.join(timeout=300)
-    assert not client.is_alive()
-    assert answer["status"] == 200 and answer["lines"][-1] == "data: [DONE]" and "error" not in answer["lines"][-2]
-    after = deployment.identities()
-    differing = {name for name in before if before[name] != after.get(name)}
-    assert differing == set(deployment.names("router"))
+    stream = Stream(deployment)
+    support.wait("the stream's first tokens", 60, lambda: len(stream.lines) > 5)
+    with support.Knocking(deployment.url + "/health", 200) as knocking:
+        started = time.monotonic()
+        support.play("site.yml", inventory=edited)
+        took = time.monotonic() - started
+    print(f"weight change: {took:.0f} s; {knocking.asked} new connections meanwhile ({knocking.asked / took:.0f}/s), {len(knocking.failed)} failed")
+    stream.ended()
+    assert not knocking.failed and knocking.asked > 20 * took, knocking.failed[:3]
+    assert differing(before, deployment.identities()) == set(deployment.names("router"))
     assert deployment.record["weight"] == 250000
     assert set(deployment.metric("infera_router_decode_request_weight").values()) == {250000}
 
 
-def test_a_literal_that_contradicts_the_command_line_is_refused(deployment, tmp_path):
+def test_the_weight_playbook_puts_it_back(deployment):
+    before = deployment.identities()
+    stream = Stream(deployment, tokens=1000)
+    support.wait("the stream's first tokens", 60, lambda: len(stream.lines) > 5)
+    _code, output = support.play("playbooks/weight.yml")
+    stream.ended()
+    assert "250000 before, 0 now" in output
+    assert differing(before, deployment.identities()) == set(deployment.names("router"))
+    assert deployment.record["weight"] == 0 and set(deployment.metric("infera_router_decode_request_weight").values()) == {0}
+
+
+def test_a_literal_that_contradicts_the_command_line_is_refused(deployment, edited):
     """group_vars with a literal weight and -e DECODE_REQUEST_WEIGHT with another value: both are shown, nothing is touched."""
     before = deployment.identities()
-    literal = tmp_path / "literal.yml"
-    literal.write_text("decode_request_weight: 5000\n")
-    code, output = support.play("site.yml", "-e", f"@{literal}", *WEIGHT, check=False)
-    assert code != 0 and "5000" in output and "250000" in output and "DECODE_REQUEST_WEIGHT" in output
+    variables = edited / "group_vars" / "all" / "main.yml"
+    variables.write_text(variables.read_text().replace('"{{ DECODE_REQUEST_WEIGHT | default(250000) }}"', "5000"))
+    code, output = support.play("site.yml", *WEIGHT, check=False, inventory=edited)
+    told = [line for line in output.splitlines() if "decode_request_weight" in line and "5000" in line and "250000" in line]
+    assert code != 0 and told, output[-3000:]
     assert deployment.identities() == before
