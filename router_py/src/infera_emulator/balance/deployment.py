@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -22,6 +23,7 @@ from .web import Exchange, serve
 GENERATE = ("/v1/chat/completions", "/v1/completions")
 LONE_LEG_S = 300.0          # SGLang's bootstrap and waiting timeouts
 PAGE = 64                   # GLM-5.2's page size
+SERVED_KEPT = 100_000       # requests whose line /emulator/requests shows
 CATCH_UP_S = 1.0            # what a busy machine may delay the steps by before they are given up catching up
 
 
@@ -56,6 +58,7 @@ class Deployment:
         self.record = Record()
         self.behind = 0.0           # seconds that the ends of steps came late, summed up: this machine was busy
         self.errors: list[str] = []
+        self.served: deque[tuple] = deque(maxlen=SERVED_KEPT)
         self._rooms: dict[int, tuple[str, Leg]] = {}
         self._prefilling: dict[int, Leg] = {}           # id of the job → decode leg whose prefill is under way
         self._prefill_busy = [0] * case.prefills
@@ -125,6 +128,8 @@ class Deployment:
             r = self.record
             x.reply({"busiest": r.busiest, "busiest_tokens": r.busiest_tokens, "steps": r.steps, "behind": self.behind, "retracted": self.ranks.retracted,
                      "errors": self.errors})
+        elif path == "/emulator/requests" and role == "decode":
+            x.reply({"fields": ["x-request-id", "prefill", "rank", "prompt_tokens", "cached_tokens", "output_tokens"], "requests": list(self.served)})
         elif path == "/emulator/reset" and role == "decode":
             self.reset()
             x.reply({})
@@ -183,6 +188,7 @@ class Deployment:
         self._turn += 1
         job = Job(Turn(0, self._turn, 0.0, context, new, max(int(output), 1)), decode.rank or 0, time.monotonic(), prefill.sent)
         decode.job = job
+        self.served.append((decode.exchange.headers.get("x-request-id"), prefill.sent, job.rank, decode.prompt, cached, job.turn.output))
         self._legs[id(job)] = decode
         self.counters["prompt_tokens_total"] += decode.prompt
         self.counters["cached_tokens_total"] += cached
