@@ -50,6 +50,7 @@ def collect(app: App) -> Store:
             store.set("infera_router_session_selected_total", (role,), affinity.selected.get(role, 0))
         store.set("infera_router_session_unbound_total", (), affinity.unbound)
         store.set("infera_router_session_escapes_total", (), affinity.escapes)
+    _prompts(app, store)
     store.set("infera_router_decode_request_weight", (), policy.settings.decode_request_weight)
     store.set("infera_router_lease_oldest_seconds", (), policy.oldest_lease(now)[0])
     store.set("infera_router_leases", (), policy.open_leases)
@@ -57,6 +58,31 @@ def collect(app: App) -> Store:
     store.set("infera_router_ready", (), int(app.ready))
     store.set("infera_router_uptime_seconds", (), now - app.started)
     return store
+
+
+def _prompts(app: App, store: Store) -> None:
+    """What kv-aware routing knows and how it came to know it."""
+    flights = getattr(app.core.policy.ordinary, "flights", None)
+    if flights is not None:
+        _replace(store, "infera_policy_active_blocks", {(key,): count for key, count in flights().items()})
+    preparer = app.core.preparer
+    if preparer is None or not hasattr(preparer, "view"):
+        return
+    _replace(store, "infera_policy_cache_view_size", {(key,): pages for key, pages in preparer.view.sizes().items()})
+    for event, count in list(preparer.view.counts.items()):
+        store.set("infera_router_kv_events_total", (event,), count)
+    for reason, count in preparer.errors.items():
+        store.set("infera_cache_locality_skipped_total", (reason,), count)
+    store.set("infera_router_prompts_hashed_total", (), preparer.prepared)
+    builder, check = preparer.builder, preparer.check
+    if builder is not None:
+        store.set("infera_router_prompt_tokens_total", ("known",), builder.tokens_reused)
+        store.set("infera_router_prompt_tokens_total", ("new",), builder.tokens_total - builder.tokens_reused)
+        store.set("infera_router_prompt_cache_bytes", (), builder.cache.bytes)
+    for worker_id, count in check.compared.items():
+        store.set("infera_router_render_compared_total", (worker_id,), count)
+        store.set("infera_router_render_mismatch_total", (worker_id,), check.mismatches.get(worker_id, 0))
+    _replace(store, "infera_router_render_trusted", {(w,): int(check.trusted(w)) for w in app.fleet.snapshot.workers})
 
 
 def _replace(store: Store, name: str, rows: dict) -> None:

@@ -143,8 +143,9 @@ def test_images_are_routed_by_image_and_not_by_placeholder_pages():
 def test_a_worker_that_renders_otherwise_gets_no_credit():
     made = aware(views=FakeViews(**{"b:1": {1, 2, 3}}))
     made.ordinary.trusted = lambda worker_id: worker_id != "b:1"
-    pick = made.pick(request(1, 2, 3), now=0.0)
-    assert pick.prefill_hit == 0
+    picks = [made.pick(request(n, n + 1, n + 2), now=0.0) for n in (1, 10, 20, 30)]
+    assert picks[0].prefill_hit == 0
+    assert sorted(p.prefill.key for p in picks) == ["a:1", "a:1", "b:1", "b:1"], "it is routed on load, neither shunned nor preferred"
 
 
 def test_demand_decides_decode_over_kv_aware_and_kv_aware_breaks_its_ties():

@@ -183,7 +183,11 @@ class Builder:
                 ids = self.tokenizer.encode_raw(prompt) if isinstance(prompt, str) else as_ids(prompt)
                 pages = self._pages(fields, ids, polite, index=index)
             made.append(pages)
-        return self._result(fields, made)
+        prepared = self._result(fields, made)
+        if len(made) > 1 and "prompt" not in fields:
+            # /generate answers each prompt of a list with its own size.
+            return Prepared(prepared.tokens, prepared.pages)
+        return prepared
 
     def _result(self, fields: dict, made: list[Pages]) -> Prepared:
         total = sum(pages.tokens for pages in made)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+
+from . import usage
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,14 @@ class SelfCheck:
             log.error("%s: counts %d prompt tokens where the router counts %d, again and again; it is routed on load. Check that "
                       "--router-tokenizer-path is the worker's model folder and that the worker has no --chat-template of its own",
                       worker_id, usage_prompt_tokens, ours)
+
+    def reply(self, worker_ids: Iterable[str], ours: int | None, tail: bytes) -> None:
+        """The same for a reply that ends with `tail` and that these workers made."""
+        if ours is None:
+            return
+        said = usage.prompt_tokens(tail)
+        for worker_id in worker_ids:
+            self.observe(worker_id, ours, said)
 
     def trusted(self, worker_id: str) -> bool:
         return self._strikes.get(worker_id, 0) < STRIKES

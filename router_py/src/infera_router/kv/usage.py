@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-# More than the last events of a stream, or the end of a plain answer, take.
-TAIL_BYTES = 2048
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens": ?(\d{1,12})\b')
 _CACHED = re.compile(rb'"cache_read_input_tokens": ?(\d{1,12})\b')
 

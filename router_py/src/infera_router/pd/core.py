@@ -175,7 +175,11 @@ class Core:
         return out
 
     def observe_reply(self, exchange: Exchange) -> None:
-        """Compare the prompt's size with the engine's own count, where the reply has one."""
+        """Compare the prompt's size with the engine's own count, where the reply has one. Both legs render alike, or PD itself would fail."""
+        check = getattr(self.preparer, "check", None)
+        if check is not None:
+            legs = [leg.worker_id for leg in (exchange.decode, exchange.prefill) if leg is not None]
+            check.reply(legs, exchange.prepared.prompt_tokens, exchange.tail)
 
     # ---- counting
 

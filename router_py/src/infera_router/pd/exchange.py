@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_ERROR_BODY = 1 << 20
+TAIL = 2048  # last bytes of an answer that are kept: the end mark of a stream, and its usage
 
 
 class Exchange:
@@ -201,12 +202,12 @@ class Exchange:
                     self.request.conn.transport.write(data)
                 else:
                     self._reframed(data)
+                self.tail = data if len(data) >= TAIL else self.tail[len(data) - TAIL:] + data
                 itl = self.itl
                 if itl is not None:
                     now = monotonic()
                     itl.observe(now - self.last)
                     self.last = now
-                    self.tail = data if len(data) >= 32 else self.tail[-32:] + data
                 return
             if self.head.status >= 400:
                 self._collect(leg, data)
