@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from infera_emulator.faults import Fault
 from rig import Rig, run
 
 
@@ -128,5 +129,22 @@ def test_failure_of_one_leg_stops_the_other():
             assert answer.status == 500
             await until(lambda: rig.engines["prefill"][0].aborts)
             await rig.settle()
+
+    run(body())
+
+
+def test_leaving_after_the_last_event_is_no_cancellation():
+    """Clients stop reading at [DONE], some before the framing has ended."""
+    async def body():
+        async with Rig() as rig:
+            rig.engines["decode"][0].script = lambda path, request: Fault.parse("stall:7")  # everything but [DONE]'s terminator
+            client = await rig.client()
+            client.send(body=rig.chat(True, max_tokens=4))
+            await client.reader.readuntil(b"[DONE]\n\n")
+            client.close()
+            await rig.settle()
+            assert not rig.app.core.store.numbers.get("infera_request_cancellations_total")
+            assert rig.app.core.store.table("infera_requests_total") == {("pd", "ok"): 1}
+            assert not rig.engines["decode"][0].aborts
 
     run(body())

@@ -161,6 +161,27 @@ def test_engines_that_close_idle_connections_fail_nothing(idle_close):
     run(body())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("idle_close", [1.0, 5.0])
+def test_engines_that_close_at_one_and_at_five_seconds_fail_nothing(idle_close):
+    """Pauses on both sides of the engine's limit and of our own three seconds."""
+    async def body():
+        async with Rig(engine={"idle_close": idle_close}, settings={"request_max_retries": 0}) as rig:
+            async def client(offset):
+                client = await rig.client()
+                for pause in (0, idle_close - 0.002, idle_close, idle_close + 0.002, 2.999, 3.001):
+                    await asyncio.sleep(pause + offset)
+                    client.send(body=rig.chat(True))
+                    assert (await client.answer()).status == 200
+                client.close()
+
+            await asyncio.gather(*(client(n * 0.001) for n in range(8)))
+            assert not rig.app.core.store.numbers.get("infera_leg_failures_total")
+            await rig.settle()
+
+    run(body())
+
+
 def test_a_reused_connection_that_breaks_is_repeated_once_with_the_same_room():
     async def body():
         async with Rig(settings={"request_max_retries": 0}) as rig:

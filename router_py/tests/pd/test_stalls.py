@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-
 from rig import DEMAND, Rig, run
 
 pytestmark = pytest.mark.slow

@@ -362,6 +362,11 @@ class Exchange:
     def client_gone(self) -> None:
         if self.over:
             return
+        if self.started and self.head.event_stream and done_at_end(self.tail):
+            # It has all there was to say; only the end of the framing is missing.
+            self.decode.cancel()
+            self.finish("ok", keep=False)
+            return
         stage = "stream" if self.started else "waiting" if self.pick is not None else "preparing"
         self.core.store.add("infera_request_cancellations_total", (stage,))
         self.finish("cancelled", keep=False, cancel=True)
