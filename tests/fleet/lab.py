@@ -16,8 +16,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDER = pathlib.Path(os.environ.get("INFERA_TEST_CACHE", ROOT / ".cache")) / "fleet"
 NAME = "infera-fleet"
-SUBNET = "172.30.77.0/24"
-HOSTS = {"fleet-a": "172.30.77.11", "fleet-b": "172.30.77.12", "fleet-c": "172.30.77.13"}
+SUBNET = "172.30.78.0/24"
+HOSTS = {"fleet-a": "172.30.78.11", "fleet-b": "172.30.78.12", "fleet-c": "172.30.78.13"}
 BUILDER = "fleet-c"
 REGISTRY = f"{HOSTS[BUILDER]}:5000"
 USER = "deployer"
@@ -86,8 +86,6 @@ def ready(host):
     if not key.exists():
         sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
     public = key.with_suffix(".pub").read_text()
-    on(host, "ssh-keygen", "-A")
-    on(host, "systemctl", "restart", "ssh")
     on(host, "install", "-d", "-o", USER, "-m", "0700", f"/home/{USER}/.ssh")
     write(host, f"/home/{USER}/.ssh/authorized_keys", public)
     write(host, "/etc/docker/daemon.json", json.dumps({"insecure-registries": [REGISTRY]}))
@@ -112,12 +110,14 @@ def local_images():
 
 
 def host_image():
-    """The hosts' image, built when its files changed."""
-    base = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "infera/base").split()[0]
-    digest = hashlib.sha256(base.encode() + b"".join(path.read_bytes() for path in sorted((HERE / "host").iterdir()))).hexdigest()[:12]
+    """The hosts' image, upon molecule's; built when its files changed."""
+    if not docker("image", "ls", "-q", "infera-test/host:bookworm").strip():
+        sh("sh", "ci/host_image.sh", limit=900)
+    below = docker("image", "ls", "-q", "infera-test/host:bookworm").strip()
+    digest = hashlib.sha256(below.encode() + b"".join(path.read_bytes() for path in sorted((HERE / "host").iterdir()))).hexdigest()[:12]
     image = f"infera-fleet/host:{digest}"
     if not docker("image", "ls", "-q", image).strip():
-        docker("build", "--build-arg", f"BASE={base}", "--tag", image, str(HERE / "host"), limit=900)
+        docker("build", "--tag", image, str(HERE / "host"), limit=900)
     return image
 
 

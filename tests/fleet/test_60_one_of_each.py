@@ -19,7 +19,7 @@ def test_the_surplus_is_gone_and_the_rest_was_left_alone(one_of_each):
 
 def test_a_rollout_that_takes_a_role_away_asks_first(one_of_each):
     before = one_of_each.identities()
-    code, out = one_of_each.play("playbooks/rollout.yml", "-e", "rollout_force=true", check=False)
+    code, out = one_of_each.play("playbooks/rollout.yml", "-e", "rollout_all=true", check=False)
     assert code != 0 and "rollout_allow_outage" in out
     assert one_of_each.identities() == before
 
@@ -27,8 +27,8 @@ def test_a_rollout_that_takes_a_role_away_asks_first(one_of_each):
 def test_with_leave_no_accepted_request_is_cut(one_of_each):
     before = one_of_each.identities()
     with Streams(one_of_each.url, lanes=2) as streams:
-        one_of_each.play("playbooks/rollout.yml", "-e", "rollout_force=true", "-e", "rollout_allow_outage=true")
+        one_of_each.play("playbooks/rollout.yml", "-e", "rollout_all=true", "-e", "rollout_allow_outage=true")
     print(dict(streams.outcomes))
     assert set(streams.outcomes) <= {"ok", "503"} and streams.outcomes["503"] > 0
     after = one_of_each.identities()
-    assert {name for name in after if after[name] != before[name]} == {name for name in after if "-etcd-" not in name}
+    assert {name for name in after if after[name] != before[name]} == {"fleet-prefill-0", "fleet-decode-0"}
