@@ -36,8 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for case in cases:
             limit = f"{case.kv_capacity_tokens:,} tokens of KV per rank" if case.kv_capacity_tokens else "KV unlimited"
             print(f"\n{case.name}: {case.ranks} decode ranks, {case.lanes} lanes, {limit}, {given.duration_s:g} s (emulated)")
-            rows = [virtual.run(given, case, weight, seed) for seed in args.seed or given.seeds for weight in args.weight or case.weights]
-            print(figures.table(rows), flush=True)
+            rows = virtual.run_all(given, case, args.weight or case.weights, args.seed or given.seeds)
+            print(figures.table(rows))
+            print("\nmedian over the seeds, and the change seed by seed" + ("; published: the real deployment, one run each" if case.published else ""))
+            print(figures.aligned([figures.COMPARED, *figures.compared(rows, case.published)]), flush=True)
     except ValueError as error:
         print(f"infera-emulator balance: {error}", file=sys.stderr)
         return 2

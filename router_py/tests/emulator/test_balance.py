@@ -8,7 +8,7 @@ import sys
 from itertools import islice
 
 import pytest
-from infera_emulator.balance import parameters, virtual
+from infera_emulator.balance import figures, parameters, virtual
 from infera_emulator.balance.figures import percentile
 from infera_emulator.balance.ranks import RESERVE, Job, Ranks
 from infera_emulator.balance.trace import Turn, turns
@@ -113,11 +113,11 @@ def test_percentiles():
 @pytest.mark.parametrize("case", [C88, KV_BOUND], ids=lambda c: c.name)
 def test_after_a_run_the_policy_holds_exactly_what_is_still_under_way(case):
     run = virtual.Run(short(), case, 1000, seed=1)
-    figures = run.figures()
+    seen = run.figures()
     held = sum(h.requests for h in run.policy.demand())
     asleep = sum(1 for event in run._events if event[2] == run._arrive)
     assert held == case.lanes - asleep == run.policy.open_leases
-    assert figures.requests > 50 and run.policy.ledger.faults == 0
+    assert seen.requests > 50 and run.policy.ledger.faults == 0
 
 
 def test_the_same_trace_and_weight_give_the_same_run():
@@ -153,14 +153,17 @@ def test_the_bench_prints_every_column_for_every_weight(tmp_path):
     path.write_text(json.dumps(data))
     out = subprocess.run([sys.executable, ROOT / "bench/balance/run.py", "--parameters", path, "--case", "1p1d-c88", "--weight", "0", "--weight", "5000"],
                          capture_output=True, text=True, check=True).stdout.splitlines()
-    assert [line.split()[0] for line in out[-2:]] == ["0", "5,000"]
+    begin = next(i for i, line in enumerate(out) if line.split()[:2] == ["weight", "seed"])
+    assert [line.split()[0] for line in out[begin + 1:begin + 3]] == ["0", "5,000"]
     for column in ("tok/s", "intvty p50", "intvty p90", "busiest req p50", "busiest tok p50"):
-        assert column in out[-3]
+        assert column in out[begin]
+    assert [line.split()[:3] for line in out[-2:]] == [["published", "0", "15"], ["published", "1,000,000", "8"]] and "-47%" in out[-1]
 
 
 @pytest.fixture(scope="module")
 def c88():
-    return {weight: [virtual.run(GIVEN, C88, weight, seed) for seed in GIVEN.seeds] for weight in (0, 1_000_000)}
+    made = virtual.run_all(GIVEN, C88, (0, 1_000_000), GIVEN.seeds)
+    return {weight: [f for f in made if f.weight == weight] for weight in (0, 1_000_000)}
 
 
 @pytest.mark.slow
@@ -177,14 +180,23 @@ def test_the_weight_levels_requests_and_raises_interactivity_at_c88(c88):
     assert min(rates) >= 1.0
 
 
+def test_changes_are_of_the_same_seed_and_a_seed_that_is_worse_in_one_is_not_better():
+    base = virtual.Run(short(20), C88, 0, 1).figures()
+    made = [dataclasses.replace(base, weight=w, seed=s, busiest_p90=b, intvty_p90=i, tok_s=t) for w, s, b, i, t in (
+        (0, 1, 10, 50, 100), (9, 1, 5, 60, 110), (0, 2, 20, 50, 100), (9, 2, 10, 60, 99), (0, 3, 10, 40, 100), (9, 3, 11, 60, 110))]
+    zero, nine = figures.compared(made, {})
+    assert zero == ("0", "10", "", "50.0", "", "100", "", "")
+    assert nine == ("9", "10", "-50%", "60.0", "+20%", "110", "+10%", "1 of 3")
+
+
 @pytest.mark.slow
 def test_where_kv_is_the_limit_the_weight_changes_picks_and_gains_nothing():
     runs = {weight: [virtual.Run(GIVEN, KV_BOUND, weight, seed) for seed in GIVEN.seeds] for weight in (0, 1_000_000)}
-    figures = {weight: [run.figures() for run in made] for weight, made in runs.items()}
+    seen = {weight: [run.figures() for run in made] for weight, made in runs.items()}
     for tokens, weighted in zip(runs[0], runs[1_000_000], strict=True):
         assert tokens.picks != weighted.picks
-    assert all(f.tokens_p90 > 0.98 * KV_BOUND.kv_capacity_tokens for made in figures.values() for f in made), "KV has to be the limit"
-    ratios = [a.tok_s / b.tok_s for a, b in zip(figures[0], figures[1_000_000], strict=True)]
+    assert all(f.tokens_p90 > 0.98 * KV_BOUND.kv_capacity_tokens for made in seen.values() for f in made), "KV has to be the limit"
+    ratios = [a.tok_s / b.tok_s for a, b in zip(seen[0], seen[1_000_000], strict=True)]
     print("tok/s at W=0 over W=1,000,000 by seed", ratios)
     assert statistics.median(ratios) >= 0.98
-    assert sum(f.tok_s for f in figures[0]) >= 0.98 * sum(f.tok_s for f in figures[1_000_000])
+    assert sum(f.tok_s for f in seen[0]) >= 0.98 * sum(f.tok_s for f in seen[1_000_000])

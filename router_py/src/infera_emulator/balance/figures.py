@@ -1,6 +1,7 @@
 """What a balance run prints: the figures of one run, and their table."""
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from typing import Sequence
 
@@ -87,6 +88,40 @@ def summarise(record: Record, weight: float, seed: int, seconds: float, changed:
         tokens_p90=over(record.busiest_tokens, 0.9), changed=changed, retracted=retracted)
 
 
+COMPARED = ("weight", "busiest req p90", "change", "intvty p90", "change", "tok/s", "change", "seeds better in all")
+_MEASURES = (("busiest_p90", "g"), ("intvty_p90", ".1f"), ("tok_s", ",.0f"))
+
+
+def compared(figures: Sequence[Figures], published: dict[float, dict[str, float]]) -> list[tuple[str, ...]]:
+    """Medians over the seeds at each weight and their change against the first one, seed by seed; then the published figures, if any.
+
+    The published tok/s are per GPU.
+    """
+    weights = list(dict.fromkeys(f.weight for f in figures))
+    by = {(f.weight, f.seed): f for f in figures}
+    seeds = list(dict.fromkeys(f.seed for f in figures))
+    rows = []
+    for weight in weights:
+        cells = [f"{weight:,.0f}"]
+        better = set(seeds)
+        for name, form in _MEASURES:
+            cells.append(format(statistics.median(getattr(by[weight, s], name) for s in seeds), form))
+            changes = {s: getattr(by[weight, s], name) / getattr(by[weights[0], s], name) - 1 for s in seeds}
+            better -= {s for s, change in changes.items() if (change > 0 if name == "busiest_p90" else change < 0)}
+            cells.append(f"{statistics.median(changes.values()):+.0%}" if weight != weights[0] else "")
+        rows.append((*cells, f"{len(better)} of {len(seeds)}" if weight != weights[0] else ""))
+    base: dict[str, float] | None = None
+    for weight, line in published.items():
+        cells = [f"published {weight:,.0f}"]
+        for name, form in (("busiest_p90", "g"), ("intvty_p90", ".1f"), ("tok_s_gpu", ",.0f")):
+            value = line.get(name)
+            cells.append("" if value is None else format(value, form) + ("/GPU" if name == "tok_s_gpu" else ""))
+            cells.append(f"{value / base[name] - 1:+.0%}" if base is not None and value is not None and base.get(name) else "")
+        base = base or line
+        rows.append((*cells, ""))
+    return rows
+
+
 HEADER = ("weight", "seed", "tok/s", "out tok/s", "intvty p50", "intvty p90", "busiest req p50", "p90", "busiest tok p50", "p90", "requests", "picks changed",
           "retracted")
 
@@ -97,6 +132,9 @@ def row(f: Figures) -> tuple[str, ...]:
 
 
 def table(figures: Sequence[Figures]) -> str:
-    rows = [HEADER, *(row(f) for f in figures)]
-    widths = [max(len(r[i]) for r in rows) for i in range(len(HEADER))]
+    return aligned([HEADER, *(row(f) for f in figures)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(r, widths, strict=True)) for r in rows)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ class Case:
     lanes: int
     kv_capacity_tokens: int | None
     weights: tuple[float, ...]
+    published: dict[float, dict[str, float]] = field(default_factory=dict)      # weight → figures of the real deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def load(path: str | Path) -> Parameters:
             raise ParameterError(f"{path}: cases.{name}.kv_capacity_tokens {capacity} cannot hold the largest request "
                                  f"({data['context']['cap']} + {data['output']['max']} tokens)")
         ranks, prefills, lanes = (int(number("cases", name, field, low=1)) for field in ("ranks", "prefills", "lanes"))
-        cases[name] = Case(name, ranks, prefills, lanes, capacity, tuple(case["weights"]))
+        published = {float(weight): figures for weight, figures in (case.get("published") or {}).items()}
+        cases[name] = Case(name, ranks, prefills, lanes, capacity, tuple(case["weights"]), published)
     return Parameters(
         step_base_s=number("step", "base_s", low=1e-9), step_per_request_s=number("step", "per_request_s"),
         tokens_per_step=number("step", "tokens_per_step", low=1), prefill_base_s=number("prefill", "base_s"),

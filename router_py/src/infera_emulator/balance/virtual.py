@@ -3,6 +3,10 @@ from __future__ import annotations
 
 import heapq
 import math
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -116,6 +120,20 @@ class Run:
         if measured:
             self.record.request(job.turn.context, job.turn.output, job.sent, job.first, when)
         self._think(self._lanes[job.turn.lane])
+
+
+def run_all(parameters: Parameters, case: Case, weights: Sequence[float], seeds: Sequence[int]) -> list[Figures]:
+    """Every seed at every weight, on all cores; by seed, then by weight."""
+    jobs = [(parameters, case, weight, seed) for seed in seeds for weight in weights]
+    workers = min(len(jobs), os.cpu_count() or 1)
+    if workers == 1:
+        return [run(*job) for job in jobs]
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(_run, jobs))
+
+
+def _run(job: tuple) -> Figures:
+    return run(*job)
 
 
 def run(parameters: Parameters, case: Case, weight: float, seed: int, demand: str = "on") -> Figures:
