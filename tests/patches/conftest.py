@@ -1,6 +1,7 @@
 """Fixtures: pristine and patched sources, the engine's Python, and what the real functions do on each."""
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -45,7 +46,8 @@ def patched(version, tmp_path_factory):
     site = sources.copied(version, tmp_path_factory.mktemp(f"patched-{version}"))
     done = apply(site, "--json", "--expect", version)
     assert done.returncode == 0, done.stdout + done.stderr
-    return site, json.loads(done.stdout)
+    yield site, json.loads(done.stdout)
+    shutil.rmtree(sources.CACHE / "pycache" / str(site).lstrip("/"), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

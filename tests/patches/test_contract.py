@@ -156,23 +156,40 @@ def test_the_last_edit_broken_leaves_the_first_undone(case):
     refused(site, name, edit.file)
 
 
+def header(source, kind):
+    """The first 16 bytes of a cached module: trusted by time and size, by hash, by hash unchecked, or out of date (PEP 552)."""
+    stat = os.stat(source)
+    if kind in ("hash", "unchecked"):
+        return importlib.util.MAGIC_NUMBER + bytes([1 if kind == "unchecked" else 3, 0, 0, 0]) + importlib.util.source_hash(source.read_bytes())
+    moment = int(stat.st_mtime) - (kind == "old")
+    return importlib.util.MAGIC_NUMBER + bytes(4) + moment.to_bytes(4, "little") + (stat.st_size & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def stale(site, name, kind):
+    """Apply one patch, then put stock code into its caches; returns (exit status of --check, its row)."""
+    files = PATCH[name].markers
+    stock = {file: pathlib.Path(py_compile.compile(str(site / "sglang" / file), doraise=True)) for file in files}
+    code = {file: cache.read_bytes()[16:] for file, cache in stock.items()}
+    assert apply(site, "--only", name).returncode == 0, "stock caches were in place before the run"
+    for file in files:
+        stock[file].write_bytes(header(site / "sglang" / file, kind) + code[file])
+    done = apply(site, "--only", name, "--check", "--json")
+    return done.returncode, json.loads(done.stdout)["ledger"][0]
+
+
 def test_stale_bytecode(case):
     """A cached module with the right time and size, but stock code: found by --check, repaired by a run."""
     name, site = case
-    files = PATCH[name].markers
-    stock = {file: py_compile.compile(str(site / "sglang" / file), doraise=True) for file in files}
-    code = {file: pathlib.Path(cache).read_bytes()[16:] for file, cache in stock.items()}
-    assert apply(site, "--only", name).returncode == 0, "stock caches were in place before the run"
-    for file in files:
-        source = site / "sglang" / file
-        stat = os.stat(source)
-        header = importlib.util.MAGIC_NUMBER + bytes(4) + int(stat.st_mtime).to_bytes(4, "little") + (stat.st_size & 0xFFFFFFFF).to_bytes(4, "little")
-        pathlib.Path(importlib.util.cache_from_source(str(source))).write_bytes(header + code[file])
-    done = apply(site, "--only", name, "--check", "--json")
-    entry = json.loads(done.stdout)["ledger"][0]
-    assert done.returncode == 1 and "lacks the marker" in entry["evidence"] and entry["anchor"] in PATCH[name].markers.values()
+    code, entry = stale(site, name, "time")
+    assert code == 1 and "lacks the marker" in entry["evidence"] and entry["anchor"] in PATCH[name].markers.values()
     assert apply(site, "--only", name).returncode == 0
     assert apply(site, "--only", name, "--check").returncode == 0
+
+
+@pytest.mark.parametrize(("kind", "code"), [("hash", 1), ("unchecked", 1), ("old", 0)])
+def test_stale_bytecode_is_what_python_would_run(kind, code, tmp_path):
+    """Caches that name the source's hash count; one that Python itself throws away does not."""
+    assert stale(tree("pp-embed-dim", "0.5.22", tmp_path), "pp-embed-dim", kind)[0] == code
 
 
 @pytest.mark.parametrize("row", [row for row in MANIFEST["patches"] if "proof" in row], ids=lambda row: row["name"])

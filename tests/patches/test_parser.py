@@ -4,13 +4,12 @@ Resolution (what SGLang makes of the flags on ROCm, with the model's configurati
 """
 import json
 import pathlib
-import subprocess
 
 import pytest
 from ansible_collections.infera.serving.plugins.module_utils import sglang_args
 from ansible_collections.infera.serving.plugins.module_utils.sglang_keys import KEYS
 
-from patches import sources
+from patches import engine_python, sources
 
 SITE = {"model_path": "/m", "host": "10.0.0.1", "port": 31000, "served_model_name": "glm"}
 PD = {"max_running_requests": 512, "ib_device": [f"ionic_{n}" for n in range(8)]}
@@ -41,13 +40,8 @@ OLD = {name: (role, {**values, "sglang": "0.5.18", **({"schedule_policy": "fcfs"
 
 
 def parse(python, version, lists):
-    from patches.engine_python import CACHE
     script = pathlib.Path(__file__).parent / "parse_flags.py"
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(CACHE), "SGLANG_USE_CPU_ENGINE": "1", "PYTHONDONTWRITEBYTECODE": "1",
-                   "PYTHONPATH": str(sources.unpacked("sglang", version))}
-    done = subprocess.run([str(python), str(script)], input=json.dumps(lists), env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return json.loads(engine_python.run(python, script, sites=[sources.unpacked("sglang", version)], stdin=json.dumps(lists)).stdout)
 
 
 @pytest.fixture(scope="module")

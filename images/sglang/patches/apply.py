@@ -10,21 +10,21 @@ Exit status: 0 done; 1 something was refused or could not be verified; 2 wrong u
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import functools
 import hashlib
 import importlib.util
 import json
-import os
 import pathlib
 import sys
-import tempfile
 from typing import Any, Dict, List, Optional
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import bytecode  # noqa: E402
+import files  # noqa: E402
 from patchlib import BAKED, NOT_NEEDED, REFUSED, UPSTREAM, Patch, Refused, Result, Tree, resolve  # noqa: E402
 
 
@@ -97,30 +97,6 @@ def plan(rows: List[Dict[str, Any]], tree: Tree) -> List[Dict[str, Any]]:
     return ledger
 
 
-def write(tree: Tree) -> None:
-    """Write every new text beside its file, then move all into place; a failure on the way puts the originals back."""
-    staged, moved = {}, []
-    try:
-        for file, text in tree.new.items():
-            path = tree.package / file
-            handle, name = tempfile.mkstemp(prefix=".infera-", dir=path.parent)
-            staged[path] = pathlib.Path(name)
-            with os.fdopen(handle, "wb") as out:
-                out.write(text.encode("utf-8"))
-            os.chmod(name, path.stat().st_mode & 0o7777)
-        for path, new in staged.items():
-            old = path.read_bytes()
-            os.replace(new, path)
-            moved.append((path, old))
-    except OSError as err:
-        for path, old in moved:
-            path.write_bytes(old)
-        raise SystemExit(f"apply.py: {err.strerror}: {err.filename}; every file was put back") from None
-    finally:
-        for new in staged.values():
-            new.unlink(missing_ok=True)
-
-
 def verify(rows: List[Dict[str, Any]], ledger: List[Dict[str, Any]], tree: Tree, check: bool) -> None:
     """Hold every baked patch's markers against bytecode; with check nothing is compiled, and a stale cache is a refusal."""
     for row, entry in zip(rows, ledger, strict=True):
@@ -128,14 +104,13 @@ def verify(rows: List[Dict[str, Any]], ledger: List[Dict[str, Any]], tree: Tree,
             continue
         for file, marker in load_patch(row["folder"]).markers.items():
             source = tree.package / file
-            if check:
-                lacking = bytecode.stale(source, marker)
-            else:
-                cache = bytecode.refresh(source)
-                lacking = [] if marker in bytecode.names(bytecode.load(cache)) else [cache.name]
+            try:
+                lacking = bytecode.stale(source, marker) if check else bytecode.refreshed(source, marker)
+                remedy = f"lacks the marker {marker!r}; run without --check"
+            except (OSError, bytecode.BytecodeError) as err:
+                lacking, remedy = [f"of {source.name}"], f"could not be made again ({err}); until it is, the engine may run unpatched"
             if lacking:
-                entry.update(status=REFUSED, file=file, anchor=marker,
-                             evidence=f"{file}: source is patched, but the bytecode {', '.join(lacking)} lacks the marker {marker!r}; run without --check")
+                entry.update(status=REFUSED, file=file, anchor=marker, evidence=f"{file}: source is patched, but the bytecode {', '.join(lacking)} {remedy}")
 
 
 def digest(ledger: List[Dict[str, Any]], tree: Tree) -> str:
@@ -166,7 +141,7 @@ def unified(tree: Tree) -> str:
 
 
 def run(args: argparse.Namespace) -> Dict[str, Any]:
-    """Everything but printing; returns the report."""
+    """Check the options, then work under the lock; returns the report."""
     manifest = load_manifest()
     rows = manifest["patches"]
     if args.only:
@@ -178,7 +153,13 @@ def run(args: argparse.Namespace) -> Dict[str, Any]:
         rows = [row for row in rows if row["name"] in args.only]
     if args.expect is not None and args.expect not in manifest["bases"]:
         raise Usage(f"--expect {args.expect}: unknown base; use one of {', '.join(manifest['bases'])}")
-    tree = Tree(find_package(args.site_packages))
+    package = find_package(args.site_packages)
+    with contextlib.nullcontext() if args.check else files.locked(package):
+        return work(args, manifest, rows, Tree(package))
+
+
+def work(args: argparse.Namespace, manifest: Dict[str, Any], rows: List[Dict[str, Any]], tree: Tree) -> Dict[str, Any]:
+    """Decide, write and verify on one tree; returns the report."""
     ledger = plan(rows, tree)
     report: Dict[str, Any] = {"package": str(tree.package), "check": args.check, "changed": bool(tree.new), "written": False}
     if args.diff:
@@ -186,8 +167,9 @@ def run(args: argparse.Namespace) -> Dict[str, Any]:
     differing = differences(manifest, args.expect, ledger) if args.expect is not None else []
     refused = any(entry["status"] == REFUSED for entry in ledger)
     if not refused and not differing and not args.check:
+        files.sweep((tree.package / file).parent for row in rows if "folder" in row for file in load_patch(row["folder"]).files)
         if tree.new:
-            write(tree)
+            files.replace_all({tree.package / file: text for file, text in tree.new.items()})
             report["written"] = True
         verify(rows, ledger, tree, check=False)
     elif args.check:
@@ -227,6 +209,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     except Usage as err:
         print(f"apply.py: {err}", file=sys.stderr)
         return 2
+    except files.WriteError as err:
+        print(f"apply.py: {err}", file=sys.stderr)
+        return 1
     text = json.dumps(report, indent=1, sort_keys=True)
     if args.ledger:
         pathlib.Path(args.ledger).write_text(text + "\n", encoding="utf-8")

@@ -56,20 +56,34 @@ def refresh(source: pathlib.Path) -> pathlib.Path:
     """Delete every cached module of a source and compile it for the running interpreter."""
     for cache in caches(source):
         cache.unlink()
-    cache = py_compile.compile(str(source), doraise=True)
+    try:
+        cache = py_compile.compile(str(source), doraise=True)
+    except py_compile.PyCompileError as err:
+        raise BytecodeError(f"{source.name}: {err.msg}") from None
     if cache is None:
         raise BytecodeError(f"{source.name}: not compiled")
     return pathlib.Path(cache)
 
 
+def refreshed(source: pathlib.Path, marker: str) -> List[str]:
+    """Compile anew and read the result back; names the cached module where it lacks the marker."""
+    cache = refresh(source)
+    return [] if marker in names(load(cache)) else [cache.name]
+
+
+def trusted(source: pathlib.Path, cache: pathlib.Path) -> bool:
+    """Whether this interpreter would run the cached module in place of the source: by its time and size, or by its hash (PEP 552)."""
+    data = cache.read_bytes()[:16]
+    if len(data) < 16 or data[:4] != importlib.util.MAGIC_NUMBER:
+        return False
+    flags = int.from_bytes(data[4:8], "little")
+    if flags & 0b1:
+        return not flags & 0b10 or data[8:16] == importlib.util.source_hash(source.read_bytes())
+    stat = source.stat()
+    recorded = int.from_bytes(data[8:12], "little"), int.from_bytes(data[12:16], "little")
+    return recorded == (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
+
+
 def stale(source: pathlib.Path, marker: str) -> List[str]:
-    """Names of cached modules of the running interpreter that exist but lack the marker."""
-    lacking = []
-    for cache in caches(source):
-        try:
-            if marker not in names(load(cache)):
-                lacking.append(cache.name)
-        except BytecodeError:
-            # Another interpreter's cache is not what this one would run.
-            continue
-    return lacking
+    """Names of cached modules that the running interpreter would run, but which lack the marker."""
+    return [cache.name for cache in caches(source) if trusted(source, cache) and marker not in names(load(cache))]
