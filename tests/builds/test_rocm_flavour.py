@@ -4,65 +4,21 @@ The stand-in is Debian with the PyPI wheel of SGLang 0.5.22: it has the sources 
 base and the Mooncake compile, which needs ROCm; MOONCAKE_STAGE=prebuilt takes its place.
 """
 import json
-import pathlib
 import shutil
-import socket
 import subprocess
-import time
-import urllib.error
-import urllib.request
 
 import pytest
 from patches import sources
 
+from builds.support import NAMESPACE, ROOT, docker, play
+
 pytestmark = pytest.mark.slow
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 UPSTREAM = "lmsysorg/sglang-rocm:v0.5.22-rocm720-mi35x-20261018"
-NAMESPACE = "infera-test"
-
-
-def docker(*argv, check=True):
-    done = subprocess.run(["docker", *argv], capture_output=True, text=True, timeout=600)
-    assert not check or done.returncode == 0, f"docker {' '.join(argv)}: {done.stderr}"
-    return done.stdout.strip()
-
-
-def play(tmp_path, **variables):
-    """Run playbooks/image.yml for the engine image alone; returns the completed process."""
-    values = {"infera_flavour": "rocm", "image_namespace": NAMESPACE, "image_names": ["sglang"], "image_controller_cache_dir": str(tmp_path / "packed")}
-    values.update(variables)
-    return subprocess.run(
-        [ROOT / ".venv/bin/ansible-playbook", "playbooks/image.yml", "-i", "inventories/local", "-t", "image", "-e", json.dumps(values)],
-        cwd=ROOT, capture_output=True, text=True, timeout=1200)
 
 
 def message(done):
     """The line of the one failed task."""
     return " ".join(line for line in done.stdout.splitlines() if "msg:" in line or "fatal:" in line or "[ERROR]" in line)
-
-
-@pytest.fixture(scope="module")
-def registry():
-    subprocess.run(["sh", "ci/host_image.sh"], cwd=ROOT, check=True, capture_output=True, timeout=900)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    name = f"infera-test-registry-{port}"
-    config = f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: /tmp/registry}}}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n"
-    docker("run", "-d", "--name", name, "--network", "host", "--entrypoint", "sh", "infera-test/host:bookworm",
-           "-c", "echo \"$0\" >/tmp/config.yml; exec docker-registry serve /tmp/config.yml", config)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/", timeout=2).close()
-                break
-            except (urllib.error.URLError, OSError):
-                assert time.monotonic() < deadline, docker("logs", name, check=False)
-                time.sleep(0.2)
-        yield f"127.0.0.1:{port}"
-    finally:
-        docker("rm", "-f", "-v", name)
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +38,6 @@ def base(registry, tmp_path_factory):
     docker("rmi", name, check=False)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def leave_nothing():
-    yield
-    for name in docker("images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", "label=infera.serving.flavour=rocm").splitlines():
-        if f"{NAMESPACE}/" in name:
-            docker("rmi", name, check=False)
-
-
 @pytest.fixture(scope="module")
 def mooncake():
     return str(sources.wheel("mooncake-transfer-engine-rocm", "0.3.13.post1"))
@@ -106,14 +54,15 @@ def test_without_the_base_one_line_says_what_is_missing(tmp_path):
 
 
 def test_a_mooncake_without_routing_is_refused(base, mooncake, tmp_path):
-    done = play(tmp_path, image_base=base, image_mooncake_stage="prebuilt", image_mooncake_prebuilt=mooncake)
+    done = play(tmp_path, infera_flavour="rocm", image_base=base, image_mooncake_stage="prebuilt", image_mooncake_prebuilt=mooncake)
     assert done.returncode != 0
     assert "locality routing" in done.stdout and "image_allow_unverified_mooncake" in done.stdout, done.stdout[-3000:]
     assert docker("images", "-q", f"{NAMESPACE}/sglang") == ""
 
 
 def test_told_to_it_builds_and_the_labels_say_so(base, registry, mooncake, tmp_path):
-    variables = {"image_base": base, "image_mooncake_stage": "prebuilt", "image_mooncake_prebuilt": mooncake, "image_allow_unverified_mooncake": True,
+    variables = {"infera_flavour": "rocm", "image_base": base, "image_mooncake_stage": "prebuilt", "image_mooncake_prebuilt": mooncake,
+                 "image_allow_unverified_mooncake": True,
                  "image_registry": registry}
     done = play(tmp_path, **variables)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -137,7 +86,8 @@ def test_told_to_it_builds_and_the_labels_say_so(base, registry, mooncake, tmp_p
 
 def test_a_base_with_another_ledger_is_refused_unless_told_otherwise(base, mooncake, tmp_path):
     """The 0.5.22 sources where 0.5.23's are expected: one patch is baked there, and already upstream here."""
-    variables = {"image_base": base, "image_mooncake_stage": "prebuilt", "image_mooncake_prebuilt": mooncake, "image_allow_unverified_mooncake": True,
+    variables = {"infera_flavour": "rocm", "image_base": base, "image_mooncake_stage": "prebuilt", "image_mooncake_prebuilt": mooncake,
+                 "image_allow_unverified_mooncake": True,
                  "image_expected_ledger": "0.5.23"}
     done = play(tmp_path, **variables)
     assert done.returncode != 0
