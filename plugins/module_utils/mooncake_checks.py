@@ -4,6 +4,8 @@
 """Traps in a worker's Mooncake environment, whoever wrote it."""
 from __future__ import annotations
 
+import re
+
 from .mooncake_devices import DeviceSpecError, parse_nic_peer_affinity
 from .mooncake_mr import MrSizeError, check, check_raw
 from .mooncake_names import KNOWN, NO_EFFECT, check_ports, check_value, unknown_name
@@ -21,8 +23,14 @@ def check_environment(env, ionic=False, gid_index_common=None, gid_indexes=None,
     Returns ``(errors, warnings)``, each a list of one-line texts.
     """
     errors, warnings = [], []
-    for name in sorted(env):
+    for name in sorted(env, key=str):
         value = env[name]
+        if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*\Z", str(name)):
+            errors.append("%r is no name of an environment variable" % (name,))
+            continue
+        if isinstance(value, str) and re.search(r"[\0\n\r]", value):
+            errors.append("%s=%r: a line break or NUL in a value would end its line in an environment file" % (name, value))
+            continue
         if not isinstance(value, str):
             errors.append("%s=%r is no text: a container's environment holds text only" % (name, value))
             continue

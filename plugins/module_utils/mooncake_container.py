@@ -9,8 +9,9 @@ import os
 import tarfile
 import tempfile
 
-# Prints where the mooncake package is, without importing it (an import needs the GPU's libraries).
-FIND_MOONCAKE = "import importlib.util as u; s = u.find_spec('mooncake'); print(list(s.submodule_search_locations)[0] if s else '')"
+# Prints the engines of the mooncake package, one a line, without importing it (an import needs the GPU's libraries).
+FIND_ENGINES = ("import glob, importlib.util as u; s = u.find_spec('mooncake'); "
+                "print('\\n'.join(p for d in (s.submodule_search_locations if s else ()) for p in sorted(glob.glob(d + '/engine*.so'))))")
 
 
 class ContainerError(ValueError):

@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import json
+import re
+
+_NAME = re.compile(r"^[\w.-]+\Z", re.ASCII)
 
 
 class DeviceSpecError(ValueError):
@@ -24,16 +27,23 @@ def split_names(text):
     return names
 
 
+def _check_names(names, origin):
+    wrong = [name for name in names if not _NAME.match(name)]
+    if wrong:
+        raise DeviceSpecError("%s: %r is no device name" % (origin, wrong[0]))
+    return names
+
+
 def _check_map(data, origin):
     if not isinstance(data, dict) or not data:
         raise DeviceSpecError("%s: a JSON object from GPU index to device list is needed, not %s" % (origin, json.dumps(data)))
     result = {}
     for key, value in data.items():
-        if not str(key).isdigit():
+        if not re.match(r"^[0-9]+\Z", str(key)):
             raise DeviceSpecError("%s: key %r is no GPU index (digits, the index within the visible devices)" % (origin, key))
         if not isinstance(value, str):
             raise DeviceSpecError("%s: the value of GPU %s must be text such as \"ionic_0,ionic_1\", not %s" % (origin, key, json.dumps(value)))
-        names = split_names(value)
+        names = _check_names(split_names(value), origin)
         if not names:
             raise DeviceSpecError("%s: GPU %s has no device" % (origin, key))
         if int(key) in result:
@@ -53,7 +63,11 @@ def parse(value):
     if isinstance(value, dict):
         data = _check_map({str(key): ",".join(names) if isinstance(names, list) else names for key, names in value.items()}, "device map")
     elif isinstance(value, (list, tuple)):
-        value, data = ",".join(str(name) for name in value), None
+        if not all(isinstance(name, str) for name in value):
+            raise DeviceSpecError("--disaggregation-ib-device %r: a list of device names is needed" % (value,))
+        value, data = ",".join(value), None
+    elif not isinstance(value, str):
+        raise DeviceSpecError("--disaggregation-ib-device %r: text, a list of names, or a map is needed" % (value,))
     else:
         data = None
     text = value if isinstance(value, str) else ""
@@ -75,6 +89,7 @@ def parse(value):
     names = split_names(text)
     if not names:
         raise DeviceSpecError("--disaggregation-ib-device %r names no device" % text)
+    _check_names(names, "--disaggregation-ib-device")
     return dict(blank, form="shared", devices=names, normalized=",".join(names))
 
 

@@ -82,6 +82,8 @@ def read_engine(path):
                 with open(os.path.join(folder, found[0]), "rb") as handle:
                     return handle.read(), os.path.join(folder, found[0]), distribution, version
         raise EngineError("no mooncake/engine*.so in %s" % path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise EngineError("%s is no regular file" % path)
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as wheel:

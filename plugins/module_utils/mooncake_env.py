@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
 from .mooncake_checks import check_environment
-from .mooncake_devices import render_map
+from .mooncake_devices import DeviceSpecError, parse_nic_peer_affinity, render_map
 from .mooncake_mr import MrSizeError, check
 from .mooncake_topology import build
 from .rails_nics import PENSANDO
@@ -64,13 +64,17 @@ def _choice(faults, name, value, allowed):
         faults.append("%s=%r: one of %s is needed" % (name, value, ", ".join(allowed)))
 
 
-def gpu_keys(gpus, visible_devices=None, base_gpu_id=0):
+def gpu_keys(gpus, visible_devices=None, base_gpu_id=0, host_gpus=()):
     """Return ``{HIP ordinal on the host: index within the visible devices}``, the keys that SGLang looks up.
 
+    ``host_gpus``: the ordinals that the host has, empty when unknown.
     Two workers of one host differ either by visible devices (keys start at 0 again) or by --base-gpu-id (keys go on).
     Raises MooncakeEnvError.
     """
     faults = []
+    wrong = [gpu for gpu in gpus if not isinstance(gpu, int) or isinstance(gpu, bool) or gpu < 0 or host_gpus and gpu not in host_gpus]
+    if wrong:
+        faults.append("gpus=%s: no GPU %s on this host; it has %s" % (list(gpus), ", ".join(map(str, wrong)), ", ".join(map(str, host_gpus)) or "none"))
     if len(set(gpus)) != len(gpus):
         faults.append("gpus=%s names a GPU twice" % list(gpus))
     if visible_devices is not None:
@@ -98,6 +102,13 @@ def _rails_by_gpu(facts, keys, faults, warnings):
             warnings.append("GPU %d uses rail %s, which is not its own (%s)" % (gpu, links[gpu]["rail"], links[gpu]["kind"]))
         own[key] = [links[gpu]["rail"]]
     return own
+
+
+def _local_paths(mode, ib_device_path, topology_path, faults):
+    if mode == "file" and not ib_device_path.endswith(".json"):
+        faults.append("ib_device_path=%s: SGLang reads a file only when its name ends in .json" % ib_device_path)
+    if not topology_path.startswith("/"):
+        faults.append("topology_path=%r: an absolute path inside the container is needed" % topology_path)
 
 
 def _pick_mode(mode, facts, keys):
@@ -167,15 +178,17 @@ def render(rails_facts=None, gpus=(), visible_devices=None, transport="rdma", gp
         raise MooncakeEnvError(["transport=rdma, but no usable rail was found%s; repair the rails, or say transport=tcp" % "".join(
             "; rail %s %s" % (rail["name"], ", ".join(rail["reasons"])) for rail in facts.get("rails", []))])
     ionic = any(rail["vendor"] == PENSANDO for rail in rails)
+    _local_paths(ib_device_mode, ib_device_path, topology_path, faults)
     indexes = [list(visible_devices).index(gpu) if visible_devices is not None and gpu in visible_devices else gpu for gpu in gpus]
-    keys = gpu_keys(gpus, visible_devices, min(indexes or [0]) if base_gpu_id is None else base_gpu_id)
+    keys = gpu_keys(gpus, visible_devices, min(indexes or [0]) if base_gpu_id is None else base_gpu_id,
+                    [gpu["hip_index"] for gpu in facts.get("gpus", [])])
     path = _resolve_mr_path(gpu_mr_path, facts, ionic, faults, warnings)
     _engine_gate(engine, path, ionic, allow_unverified_engine, faults, warnings)
     result = WorkerEnv(env={}, unset=[], ib_device=None, topology=None, warnings=warnings, gpu_mr_path=path)
     env = result.env
     if force_hca:
         env["MC_FORCE_HCA"] = "1"
-    _peer_rails(env, peer_rail_policy, nic_peer_affinity, launcher, faults)
+    _peer_rails(env, peer_rail_policy, nic_peer_affinity, launcher, [rail["name"] for rail in rails], faults)
     try:
         size, notes = check(mr_size, "ionic" if ionic else "other", path)
         warnings += notes
@@ -222,7 +235,7 @@ def render(rails_facts=None, gpus=(), visible_devices=None, transport="rdma", gp
         "gpu_mr_path": path, "allow_names": allow_names})
 
 
-def _peer_rails(env, policy, affinity, launcher, faults):
+def _peer_rails(env, policy, affinity, launcher, names, faults):
     if affinity and policy != "explicit":
         faults.append("nic_peer_affinity is given, but peer_rail_policy=%s does not use it" % policy)
     if policy == "same_name":
@@ -236,6 +249,12 @@ def _peer_rails(env, policy, affinity, launcher, faults):
         else:
             env["MC_ENABLE_HCA_PEER_AFFINITY"] = "1"
             env["MC_NIC_PEER_AFFINITY"] = affinity
+            try:
+                strangers = [name for name in parse_nic_peer_affinity(affinity) if name not in names]
+            except DeviceSpecError:
+                strangers = []
+            if strangers:
+                faults.append("nic_peer_affinity: %s is no usable rail of this host (there are: %s)" % (", ".join(strangers), ", ".join(names)))
 
 
 def _render_tcp(extra, mr_size, allow_names):
@@ -250,7 +269,7 @@ def _render_tcp(extra, mr_size, allow_names):
 def _finish(result, extra, never, faults, context):
     rendered = dict(result.env)
     opt_out = rendered.get("MC_ENABLE_DEST_DEVICE_AFFINITY") == "0"
-    for name, value in sorted(extra.items()):
+    for name, value in sorted(extra.items(), key=lambda item: str(item[0])):
         text = value if isinstance(value, str) else json.dumps(value) if isinstance(value, (bool, int, float)) else value
         if name in rendered and rendered[name] != text:
             if name in ("MC_MAX_MR_SIZE", "MC_GID_INDEX", "MC_CUSTOM_TOPO_JSON", "MC_FORCE_TCP", "MC_NIC_PEER_AFFINITY"):

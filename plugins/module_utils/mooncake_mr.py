@@ -15,7 +15,7 @@ IONIC_MAX = GIB
 IONIC_STEP = 2 * MIB
 IONIC_SMALL = 64 * MIB
 _UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
-_SIZE = re.compile(r"^\s*([+-]?\d+)\s*([A-Za-z]*)\s*$")
+_SIZE = re.compile(r"^\s*([+-]?[0-9]+)\s*([A-Za-z]*)\s*$")
 
 
 class MrSizeError(ValueError):
@@ -45,10 +45,10 @@ def parse_size(value):
 
 def check_raw(text):
     """Refuse a text that Mooncake would misread. Raises MrSizeError; returns the bytes."""
-    if re.match(r"^[1-9]\d*$", str(text)):
+    if re.match(r"^[1-9][0-9]*\Z", str(text)):
         return int(text)
     # atoll: optional blanks and sign, then digits up to the first other character.
-    match = re.match(r"^\s*([+-]?\d+)", str(text))
+    match = re.match(r"^\s*([+-]?[0-9]+)", str(text))
     seen = int(match.group(1)) if match else 0
     if seen == 0:
         raise MrSizeError("%r must be rendered as bytes; Mooncake ignores it and keeps its default" % str(text))

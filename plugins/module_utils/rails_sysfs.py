@@ -15,12 +15,12 @@ def read(*parts):
     """Return a file's stripped text, or None when it is absent or unreadable.
 
     An unset GID slot answers EINVAL to its ``types`` and ``ndevs`` files, and a GPU that a container may not use
-    answers EPERM: both count as "no value".
+    answers EPERM: both count as "no value". So does a name with a NUL in it, which rubbish in another file may have given.
     """
     try:
         with open(os.path.join(*parts), "r", errors="replace") as handle:
             return handle.read().strip()
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 
@@ -37,7 +37,7 @@ def listing(*parts):
     """Return the sorted names in a folder; empty when there is none."""
     try:
         return sorted(os.listdir(os.path.join(*parts)))
-    except OSError:
+    except (OSError, ValueError):
         return []
 
 

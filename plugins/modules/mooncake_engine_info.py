@@ -110,12 +110,15 @@ from ansible_collections.infera.serving.plugins.module_utils import mooncake_con
 from ansible_collections.infera.serving.plugins.module_utils.mooncake_engine import EngineError, capabilities, missing, read_engine, sha256
 
 
+def one_engine(text, where):
+    found = text.split()
+    if len(found) != 1:
+        raise EngineError("%s: its Python finds %d engines of a package mooncake (%s); one is needed" % (where, len(found), ", ".join(found) or "none"))
+    return found[0]
+
+
 def from_container(module, container, path):
-    """Return ``(bytes, path inside)``."""
-    if not path:
-        path = containers.docker(module, "exec", container, module.params["python"], "-c", containers.FIND_MOONCAKE).strip()
-        if not path:
-            raise EngineError("%s: no Python package mooncake inside" % container)
+    """Return ``(bytes, path inside)``; ``path``: an engine's .so, or the package's folder."""
     if path.endswith(".so"):
         return containers.copy_out(module, container, path), path
     found = containers.copy_folder(module, container, path, lambda name: re.match(r"engine.*\.so$", name))
@@ -127,16 +130,14 @@ def from_container(module, container, path):
 
 def read(module):
     """Return ``(bytes, where, distribution, version)``."""
-    path, container, image = (module.params[name] for name in ("path", "container", "image"))
+    path, container, image, python = (module.params[name] for name in ("path", "container", "image", "python"))
     if container:
+        path = path or one_engine(containers.docker(module, "exec", container, python, "-c", containers.FIND_ENGINES), container)
         data, inside = from_container(module, container, path)
         return data, "%s:%s" % (container, inside), None, None
     if image:
-        if not path:
-            path = containers.docker(module, "run", "--rm", "--network", "none", "--entrypoint", module.params["python"], image,
-                                     "-c", containers.FIND_MOONCAKE).strip()
-            if not path:
-                raise EngineError("%s: its %s finds no package mooncake" % (image, module.params["python"]))
+        path = path or one_engine(containers.docker(
+            module, "run", "--rm", "--network", "none", "--entrypoint", python, image, "-c", containers.FIND_ENGINES), image)
         with containers.Stopped(module, image) as name:
             data, inside = from_container(module, name, path)
         return data, "%s:%s" % (image, inside), None, None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.infera.serving.plugins.filter import mooncake as filters
+from ansible_collections.infera.serving.plugins.module_utils import mooncake_devices
 from ansible_collections.infera.serving.plugins.test import mooncake as tests
 
 
@@ -87,3 +88,11 @@ def test_parity_without_routes_and_with_ipv6(facts):
     for wrong in (["x"], {"a": {"x": 1}}):
         with pytest.raises(AnsibleFilterError, match="rail_parity: "):
             filters.rail_parity(wrong)
+
+
+@pytest.mark.parametrize("value, message", [
+    (5, "text, a list of names, or a map is needed"), (True, "text, a list of names, or a map is needed"), (["a", None], "a list of device names is needed"),
+    ("a b", "'a b' is no device name"), ("{\"0\": \"a/b\"}", "'a/b' is no device name"), ("{\"\u0663\": \"a\"}", "is no GPU index")])
+def test_what_is_no_device_spec(value, message):
+    with pytest.raises(mooncake_devices.DeviceSpecError, match=message):
+        mooncake_devices.parse(value)

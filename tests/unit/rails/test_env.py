@@ -192,3 +192,19 @@ def test_whatever_passes_is_what_mooncake_reads(facts, extra):
     assert "MC_BOGUS" not in worker.env and "MC_FORCE_TCP" not in worker.env
     assert worker.env["MC_MAX_MR_SIZE"] == "1073741824" and worker.env["MC_GID_INDEX"] == "1"
     assert all(value.strip() for name, value in worker.env.items() if name.startswith("MC_"))
+
+
+@pytest.mark.parametrize("options, fault", [
+    ({"gpus": [-1]}, "gpus=[-1]: no GPU -1 on this host; it has 0, 1, 2, 3, 4, 5, 6, 7"),
+    ({"gpus": [8]}, "gpus=[8]: no GPU 8 on this host; it has 0, 1, 2, 3, 4, 5, 6, 7"),
+    ({"gpus": ["0"]}, "gpus=['0']: no GPU 0 on this host; it has 0, 1, 2, 3, 4, 5, 6, 7"),
+    ({"extra_env": {"A B": "x"}}, "'A B' is no name of an environment variable"),
+    ({"extra_env": {1: "x"}}, "1 is no name of an environment variable"),
+    ({"extra_env": {"FOO": "a\nMC_FORCE_TCP=1"}}, "FOO='a\\nMC_FORCE_TCP=1': a line break or NUL in a value would end its line in an environment file"),
+    ({"ib_device_mode": "file", "ib_device_path": "/etc/map"}, "ib_device_path=/etc/map: SGLang reads a file only when its name ends in .json"),
+    ({"topology_path": "topology.json"}, "topology_path='topology.json': an absolute path inside the container is needed"),
+    ({"peer_rail_policy": "explicit", "nic_peer_affinity": "ionic_9=ionic_1"},
+     "nic_peer_affinity: ionic_9 is no usable rail of this host (there are: %s)" % ALL.replace(",", ", ")),
+])
+def test_what_no_worker_can_be(facts, options, fault):
+    assert refused(facts("tree1"), **dict({"gpus": [0]}, **options)) == [fault]
