@@ -271,8 +271,9 @@ class App:
             self._error(request, "not_found", "no such route")
 
     def _cache(self, request: Request) -> tuple[int, bytes] | None:
-        rank = parse_qs(request.query().decode("latin-1")).get("dp_rank", [""])[0]
-        return pages.cache(self, unquote(request.path[21:].decode("latin-1")), int(rank) if rank.isdigit() else None)
+        query = parse_qs(request.query().decode("latin-1"))
+        rank = query.get("dp_rank", [""])[0]
+        return pages.cache(self, unquote(request.path[21:].decode("latin-1")), int(rank) if rank.isdigit() else None, query.get("pages") == ["1"])
 
     def _spawn(self, request: Request, answer: Any) -> None:
         task = self.loop.create_task(answer)

@@ -97,11 +97,14 @@ def demand(app: App, seen: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def cache(app: App, worker_id: str, rank: int | None) -> tuple[int, bytes] | None:
-    """Pages that the router believes a worker holds."""
+def cache(app: App, worker_id: str, rank: int | None, every: bool = False) -> tuple[int, bytes] | None:
+    """Pages that the router believes a worker holds; `every`: each page's event id with its tiers (bits: 1 GPU, 2 host, 4 disk, 8 external)."""
     if worker_id not in app.fleet.snapshot.workers:
         return None
-    sizes = app.core.preparer.view.sizes() if app.core.preparer is not None else {}
-    rows = {key: pages for key, pages in sizes.items()
+    view = app.core.preparer.view if app.core.preparer is not None else None
+    rows = {key: pages for key, pages in (view.sizes() if view is not None else {}).items()
             if key == worker_id or key.startswith(worker_id + "#dp") and (rank is None or key == f"{worker_id}#dp{rank}")}
-    return 200, dump({"worker_id": worker_id, "targets": rows, "blocks": sum(rows.values())})
+    value: dict[str, Any] = {"worker_id": worker_id, "targets": rows, "blocks": sum(rows.values())}
+    if every:
+        value["pages"] = {key: {str(page): tiers for page, tiers in view.holds(key).items()} for key in rows}
+    return 200, dump(value)

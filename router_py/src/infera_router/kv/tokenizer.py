@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 # gigatoken keeps what it has seen, about 5 bytes per byte of new text (measured), without a limit of its own.
 FAST_TEXT_LIMIT = 24 * 1024 * 1024
+_SLICE = 8192
 SPOT_CHECK_EVERY = 512
 SPOT_CHECK_CHARS = 4096
 _SAFE_PRE_TOKENIZERS = {
@@ -39,7 +40,7 @@ def check_folder(folder: str | pathlib.Path) -> pathlib.Path:
 
 
 class Tokenizer:
-    """The tokenizer of one model folder. Thread-safe; `encode` releases the GIL while the library works.
+    """The tokenizer of one model folder. Thread-safe; both libraries let other threads run while they encode.
 
     Attributes: `template` (ChatTemplate or None), `cuts` (texts of added tokens after which a prompt may be cut without
     changing any id; empty where the tokenizer gives no such guarantee), `fast` (whether gigatoken is in use), `bos_id`,
@@ -60,6 +61,7 @@ class Tokenizer:
             raise TokenizerError(f"--router-tokenizer-path: {path} is no tokenizer of the tokenizers library: {exc}") from exc
         self._reference.no_truncation()
         self._reference.no_padding()
+        self._batch = getattr(self._reference, "encode_batch_fast", self._reference.encode_batch)
         known = {token.content for token in self._reference.get_added_tokens_decoder().values()}
         for entry in (config.get("added_tokens_decoder") or {}).values():
             if isinstance(entry, dict) and entry.get("content") and entry["content"] not in known:
@@ -93,7 +95,7 @@ class Tokenizer:
         """Ids (array 'I') of `text` without special tokens around it, added tokens inside it recognised."""
         fast = self._fast
         if fast is None:
-            return array("I", self._reference.encode(text, add_special_tokens=False).ids)
+            return self._plain(text, False)
         ids = array("I")
         ids.frombytes(memoryview(fast.encode(text)).cast("B"))
         self._fast_chars += len(text)
@@ -109,7 +111,15 @@ class Tokenizer:
         """Ids of a raw completion prompt, with the special tokens that the tokenizer puts around a text."""
         if not self.adds_specials:
             return self.encode(text)
-        return array("I", self._reference.encode(text).ids)
+        return self._plain(text, True)
+
+    def _plain(self, text: str, specials: bool) -> array:
+        """By the tokenizers library. Its `encode` keeps the interpreter lock all the time, its batch calls do not."""
+        listed = self._batch([text], add_special_tokens=specials)[0].ids
+        ids = array("I")
+        for start in range(0, len(listed), _SLICE):
+            ids.extend(listed[start:start + _SLICE])
+        return ids
 
     def encode_prefix(self, text: str) -> array:
         """Ids of an assistant text that is to be continued: as a raw prompt, a leading BOS taken off."""
