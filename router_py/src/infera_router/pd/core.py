@@ -12,7 +12,7 @@ from infera_router.fleet.pool import Pool, Snapshot
 from infera_router.http.client import Request
 from infera_router.http.upstream import EnginePool, Engines
 from infera_router.observe.metrics import Histogram, Store
-from infera_router.pd import envelope
+from infera_router.pd import envelope, hints
 from infera_router.policy.affinity import SessionError, session_of
 from infera_router.policy.api import Pick, RequestFacts
 from infera_router.policy.engine import Policy
@@ -164,7 +164,12 @@ class Core:
 
     async def prepare(self, route: str, env: envelope.Envelope, body: bytes, request: Request, session: str | None) -> tuple[RequestFacts, Any]:
         prepared = await self.preparer.facts(route, body, request.headers)
-        return RequestFacts(env.model or None, prepared.tokens, prepared.pages, session), prepared
+        facts = RequestFacts(env.model or None, prepared.tokens, prepared.pages, session)
+        if env.retention is not None:
+            facts.cost_scale = hints.cost_scale(envelope.scalar(env.retention))
+        if hints.may_hold_images(body):
+            facts.images = await self.loop.run_in_executor(None, hints.images, body)
+        return facts, prepared
 
     def forwarded(self, request: Request) -> bytes:
         """Header lines that both legs get."""

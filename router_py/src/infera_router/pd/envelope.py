@@ -25,11 +25,12 @@ class BadBody(Exception):
 class Envelope:
     """Members of a request body that the router looks at. `rid` is the caller's own, kept when it is a usable string."""
 
-    __slots__ = ("model", "stream", "rid", "has_rid", "many", "cache_key")
+    __slots__ = ("model", "stream", "rid", "has_rid", "many", "cache_key", "retention")
 
-    def __init__(self, model: str | None, stream: bool, rid: str | None, has_rid: bool, many: bool, cache_key: Raw | None) -> None:
+    def __init__(self, model: str | None, stream: bool, rid: str | None, has_rid: bool, many: bool, cache_key: Raw | None,
+                 retention: Raw | None = None) -> None:
         self.model, self.stream, self.rid, self.has_rid = model, stream, rid, has_rid
-        self.cache_key = cache_key  # prompt_cache_key as it stands in the body
+        self.cache_key, self.retention = cache_key, retention  # prompt_cache_key and prompt_cache_retention as they stand in the body
         self.many = many  # n > 1: the engine makes several requests of it, under ids of its own
 
 
@@ -74,7 +75,7 @@ def read(body: bytes) -> tuple[Envelope, bytes]:
     stream = raw is not None and bytes(raw) == b"true"
     raw = get("n")
     many = raw is not None and bytes(raw) not in (b"1", b"null")
-    return Envelope(model, stream, rid, has_rid, many, get("prompt_cache_key")), body
+    return Envelope(model, stream, rid, has_rid, many, get("prompt_cache_key"), get("prompt_cache_retention")), body
 
 
 def scalar(raw: Raw) -> object:
