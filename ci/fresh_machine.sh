@@ -110,7 +110,7 @@ machine() {
   proxy=$(apt-config dump --format '%v' Acquire::http::Proxy)
   [ -z "$proxy" ] || inside "echo 'Acquire::http::Proxy \"$proxy\";' >/etc/apt/apt.conf.d/90proxy" /
   for word in python3-venv docker.io sudo; do
-    ! inside "dpkg-query -W $word 2>/dev/null" / >/dev/null || fail "the fresh machine already has $word"
+    ! inside "dpkg-query -W -f '\${db:Status-Status}' $word 2>/dev/null" / | grep -qx installed || fail "the fresh machine already has $word"
   done
 }
 
@@ -128,7 +128,7 @@ started() { inside "docker ps -q | xargs docker inspect --format '{{.Name}} {{.S
 
 begin=$(seconds); rootfs; settings; machine
 echo "the machine: $(($(seconds) - begin)) s (not counted below); load $(cut -d' ' -f1-3 /proc/loadavg)"
-inside "git clone -q /root/infera.bundle infera" /root
+inside "git -c advice.detachedHead=false clone -q /root/infera.bundle infera" /root
 
 begin=$(seconds); deploy first; took=$(($(seconds) - begin))
 echo "first make deploy: $took s; load $(cut -d' ' -f1-3 /proc/loadavg)"
