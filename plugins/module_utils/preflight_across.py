@@ -84,7 +84,8 @@ def _firewall(hosts):
             why = "rejected" if attempt["outcome"] == "refused" else attempt["outcome"]
             faults.append("%s cannot reach port %d of %s (%s): %s" % (name, attempt["port"], attempt["host"], attempt["address"], why))
     shown = faults[:8] + (["%d more" % (len(faults) - 8)] if len(faults) > 8 else [])
-    return verdict("firewall", shown, "%d connections both ways" % pairs, "open the port in the firewalls of both hosts and between them")
+    return verdict("firewall", shown, "%d connections both ways" % pairs,
+                   "open the port in the firewalls of both hosts and between them; engines of a pair also use 15000 to 17000 and any port above 32767")
 
 
 def _drivers(hosts):

@@ -9,6 +9,8 @@ import selectors
 import socket
 import time
 
+from .host_ports import listeners
+
 _BLOCKED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM)
 
 
@@ -34,8 +36,8 @@ def _listen(address, ports, chosen):
             listener.listen(64)
         except OSError as error:
             listener.close()
-            # Our own engine, already running, listens there.
-            if error.errno == errno.EADDRINUSE:
+            # Our own engine, already running, listens there; an outgoing connection may hold a port as well.
+            if error.errno == errno.EADDRINUSE and listeners([port]):
                 open_ports.append(port)
             continue
         sockets.append(listener)

@@ -8,6 +8,9 @@ from .mooncake_workers import flag, uses_rdma
 
 ENGINES = ("prefill", "decode", "mixed")
 PORTS = {("router", "http"): "router_port", ("etcd", "client"): "etcd_client_port", ("etcd", "peer"): "etcd_peer_port"}
+# Mooncake's handshake and TCP data, unless MC_MIN_RPC_PORT and MC_MAX_RPC_PORT say otherwise; SGLang's ranks take any port of the ephemeral range,
+# for which one stands.
+MOONCAKE_PORTS, RANK_PORT = (15000, 17000), 47999
 # Folders that the deployment makes itself need not be there yet.
 _MOUNTS = {"/host-libionic/libionic.so": ("engine_libionic_file", True)}
 
@@ -38,6 +41,17 @@ def _ports(containers):
             variable = PORTS.get((container["role"], named.get(port)), "engine_port_base")
             found.append({"port": port, "variable": variable, "use": "%s %s" % (container["name"], named.get(port, "KV of a further rank"))})
     return found
+
+
+def _transfer_ports(containers):
+    """Return ports that the engines of a prefill-decode pair use beside the planned ones."""
+    found = set()
+    for container in containers:
+        if container["role"] in ("prefill", "decode"):
+            found.add(RANK_PORT)
+            for name, default in zip(("MC_MIN_RPC_PORT", "MC_MAX_RPC_PORT"), MOONCAKE_PORTS):
+                found.add(_int(container["env"].get(name), default))
+    return sorted(found)
 
 
 def _mounts(containers, plan):
@@ -91,7 +105,7 @@ def wants(plan, host):
         "environments": {container["name"]: {name: value for name, value in container["env"].items() if name.startswith(("MC_", "MOONCAKE_", "NCCL_IB_GID"))}
                          for container in engines if uses_rdma(container)},
         "address": address,
-        "reach_ports": listens,
+        "reach_ports": listens + [port for port in _transfer_ports(containers) if port not in listens],
     }
 
 

@@ -44,6 +44,15 @@ def test_somebody_else_listens_already(port):
     assert found == {"listening": [port], "attempts": []}
 
 
+def test_a_port_of_an_outgoing_connection_is_not_listened_on(port):
+    with socket.socket() as server, socket.socket() as client:
+        server.bind(("127.0.0.2", 0))
+        server.listen()
+        client.bind(("127.0.0.2", port))
+        client.connect(server.getsockname())
+        assert probe("127.0.0.2", [port], [], 0.2)["listening"] == []
+
+
 def test_an_address_that_is_not_ours_or_not_there(port):
     found = probe("203.0.113.9", [port], [{"host": "b", "address": "no..such.host", "ports": [port]}], 0.5)
     assert found["listening"] == [] and list(outcomes(found).values()) == ["no such host"]
@@ -97,6 +106,7 @@ def test_what_a_plan_asks_of_its_hosts():
         "engine_libionic_file": True, "etcd_tls_ca_file": True, "etcd_tls_cert_file": True, "etcd_tls_key_file": True}
     assert b["environments"]["own-decode-0"]["MC_FORCE_HCA"] == "1"
     assert preflight_wants.peers(made, "a") == [{"host": "b", "address": "10.9.0.2", "ports": b["reach_ports"]}] and b["reach_ports"]
+    assert set(b["reach_ports"]) >= {31000, 15000, 17000, 47999}
     empty = preflight_wants.wants(made, "c")
     assert not empty["roles"] and not empty["ports"] and not empty["rdma"] and not empty["model"] and empty["gpus_expected"] == 0
 
