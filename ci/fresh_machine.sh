@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prove `make deploy` on a fresh Debian 12: a machine in a container, with git, make and python3 and nothing else, without systemd.
-# usage: ci/fresh_machine.sh [--keep] [--suite SUITE --mirror URL --keyring FILE]
+# usage: ci/fresh_machine.sh [--keep] [--suite noble --mirror URL --keyring FILE] [--args 'ARGS of make deploy']
 #
 # Makes the root file system with debootstrap (kept in FRESH_CACHE, default ~/.cache/infera-serving-fresh), starts it with namespaces of its
 # own, clones HEAD of this checkout into it, and types there: make deploy, the curl line that it prints, make deploy, make clean,
@@ -9,13 +9,14 @@
 # Needs root, a Docker engine that allows new capabilities, debootstrap, 20 GB and, on two idle cores, about 12 minutes.
 set -eu
 cd "$(dirname "$0")/.."
-keep='' suite=bookworm mirror='' keyring=''
+keep='' suite=bookworm mirror='' keyring='' arguments=''
 while [ $# -gt 0 ]; do
   case $1 in
     --keep) keep=yes ;;
     --suite) suite=$2; shift ;;
     --mirror) mirror=$2; shift ;;
     --keyring) keyring=$2; shift ;;
+    --args) arguments=$2; shift ;;
     *) sed -n '2,11p' "$0" >&2; exit 2 ;;
   esac
   shift
@@ -51,8 +52,12 @@ rootfs() {
     [ -n "$mirror" ] || { echo "no apt source of this machine holds $suite: give --mirror" >&2; exit 2; }
   fi
   rm -rf "$cache/$suite.root"
-  debootstrap --variant=minbase ${keyring:+--keyring="$keyring"} --include=git,make,python3 "$suite" "$cache/$suite.root" "$mirror" >"$cache/$suite.log" 2>&1 \
-    || { tail -3 "$cache/$suite.log" >&2; exit 1; }
+  script=/usr/share/debootstrap/scripts/$suite components=main
+  # Ubuntu keeps Docker in universe, and an older debootstrap does not know its newer suites by name.
+  [ "$suite" = bookworm ] || components=main,universe
+  [ -e "$script" ] || script=/usr/share/debootstrap/scripts/jammy
+  debootstrap --variant=minbase --components=$components ${keyring:+--keyring="$keyring"} --include=git,make,python3 \
+    "$suite" "$cache/$suite.root" "$mirror" "$script" >"$cache/$suite.log" 2>&1 || { tail -3 "$cache/$suite.log" >&2; exit 1; }
   rm -rf "$cache/$suite.root"/var/cache/apt/archives/*.deb "$cache/$suite.root"/var/lib/apt/lists/*
   tar --numeric-owner -C "$cache/$suite.root" -cf "$cache/$suite.tar.new" .
   rm -rf "$cache/$suite.root"
@@ -115,7 +120,7 @@ machine() {
 }
 
 deploy() {
-  { inside "make deploy" && echo ok >"$work/$1.ok"; } 2>&1 | "$python" ci/step_times.py --first "make: .venv and .deps" >"$work/$1.log"
+  { inside "make deploy ARGS='$arguments'" && echo ok >"$work/$1.ok"; } 2>&1 | "$python" ci/step_times.py --first "make: .venv and .deps" >"$work/$1.log"
   cp "$work/$1.log" "$cache/$1.log"
   sed -n '/^step /,$p' "$work/$1.log"
   [ -e "$work/$1.ok" ] && return
