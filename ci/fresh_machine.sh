@@ -64,7 +64,8 @@ rootfs() {
   mv "$cache/$suite.tar.new" "$cache/$suite.tar"
 }
 
-# pip's settings of this machine -> /etc/pip.conf of the fresh one, PIP_* -> its environment; local folders are mounted, files copied.
+# pip's settings of this machine -> /etc/pip.conf of the fresh one, PIP_* -> its environment; local folders are mounted,
+# files copied.
 settings() {
   "$python" - "$work" <<'PYTHON'
 import os, pathlib, shlex, subprocess, sys
@@ -79,22 +80,27 @@ for line in listed.splitlines():
     if key.startswith("global."):
         conf.append(f"{key[7:]} = " + "\n    ".join(value.split()))
 passed = {key: value for key, value in os.environ.items() if key.startswith("PIP_") or key.lower() in ("http_proxy", "https_proxy", "no_proxy")}
-folders, files = set(), set()
+folders, files = set(), {}
 for word in " ".join([*values, *(value for key, value in passed.items() if key.startswith("PIP_"))]).split():
     path = pathlib.Path(word.removeprefix("file://"))
-    if not path.is_absolute() or not path.exists():
-        continue
-    if path.is_file():
-        files.add(str(path))
-        for line in path.read_text(errors="replace").splitlines() if path.suffix == ".txt" else ():
-            files.update(word for word in line.split() if word.startswith("/") and os.path.isfile(word))
-    else:
+    if path.is_absolute() and path.is_file():
+        # Not to its own place: a package of the machine may write its certificates there.
+        files[str(path)] = f"/srv/controller/{len(files)}-{path.name}"
+    elif path.is_absolute() and path.is_dir():
         # an index links to files beside its pages
         folders.add(str(path.parent if path.name == "simple" else path))
-(work / "pip.conf").write_text("\n".join(conf) + "\n")
-(work / "env").write_text("".join(f"{key}={value}\n" for key, value in sorted(passed.items())))
+
+
+def moved(text):
+    for old, new in files.items():
+        text = text.replace(old, new)
+    return text
+
+
+(work / "pip.conf").write_text(moved("\n".join(conf) + "\n"))
+(work / "env").write_text("".join(moved(f"{key}={value}\n") for key, value in sorted(passed.items())))
 (work / "mounts").write_text("".join(f"-v {folder}:{folder}:ro\n" for folder in sorted(folders)))
-(work / "files").write_text("".join(f"{name}\n" for name in sorted(files)))
+(work / "files").write_text("".join(f"{old} {new}\n" for old, new in sorted(files.items())))
 PYTHON
 }
 
@@ -108,10 +114,8 @@ machine() {
   inside "awk '\$3 ~ /^cgroup2?\$/ || \$2 == \"/proc/sys\" || \$2 == \"/sys\" { print \$2 }' /proc/mounts | while read -r m; do mount -o remount,bind,rw \"\$m\"; done" /
   docker cp "$work/infera.bundle" "$name:/root/infera.bundle"
   docker cp "$work/pip.conf" "$name:/etc/pip.conf"
-  while read -r file; do
-    inside "mkdir -p '$(dirname "$file")'" /
-    docker cp -L "$file" "$name:$file"
-  done <"$work/files"
+  inside "mkdir -p /srv/controller" /
+  while read -r old new; do docker cp -L "$old" "$name:$new"; done <"$work/files"
   proxy=$(apt-config dump --format '%v' Acquire::http::Proxy)
   [ -z "$proxy" ] || inside "echo 'Acquire::http::Proxy \"$proxy\";' >/etc/apt/apt.conf.d/90proxy" /
   for word in python3-venv docker.io sudo; do
