@@ -30,12 +30,12 @@ To verify again on the image, on a machine that has it:
 ansible-playbook infera.serving.verify_image -e verify_image_base={rocm_image} -l BUILD_HOST
 ```
 
-It runs the applier with `--check --json` in a throwaway container of the base, and compares the ledger with the column "expected on the ROCm base".
+It runs the applier with `--check --json` in a throwaway container of the base, and compares the ledger with the last column of the table below.
 Where they differ it says which row, why, and what to do; the image role refuses such a base as well, unless `image_allow_other_ledger` is true.
 
 ## Ledger
 
-| patch | subject | {columns} | expected on the ROCm base |
+| patch | subject | {columns} | expected on {rocm} |
 | --- | --- | {rules} | --- |
 """
 
