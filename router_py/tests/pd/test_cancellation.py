@@ -110,7 +110,7 @@ def test_orphans_are_bounded_in_time():
 def test_a_prefill_answer_that_comes_late_does_not_hold_the_request():
     async def body():
         async with Rig() as rig:
-            answer = await asyncio.wait_for(rig.ask(rig.chat(True, {"prefill": "slow:300"})), 0.25)
+            answer = await asyncio.wait_for(rig.ask(rig.chat(True, {"prefill": "slow:2000"})), 1.5)
             assert answer.complete
             assert not rig.app.core.live and rig.app.core.orphaned == 1
             await rig.settle()
