@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -17,14 +19,23 @@ PROMPT = [{"role": "user", "content": "Count the rails of one host and name the 
 
 
 def run(*argv, limit=900, check=True, env=None):
-    """Run a command in the checkout; return (exit code, output). Output goes to the test's captured stdout too."""
+    """Run a command in the checkout, at most *limit* seconds; return (exit code, output). Output goes to the test's captured stdout too."""
     started = time.monotonic()
-    done = subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit,
-                          env={**os.environ, **(env or {})})
-    print(f"$ {' '.join(argv)}\n{done.stdout}\nexit {done.returncode}, {time.monotonic() - started:.1f} s")
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env={**os.environ, **(env or {})})
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            code = f"none: ended after {limit} s"
+        out.seek(0)
+        output = out.read()
+    print(f"$ {' '.join(argv)}\n{output}\nexit {code}, {time.monotonic() - started:.1f} s")
+    assert isinstance(code, int), f"{' '.join(argv)} took more than {limit} s:\n{output[-6000:]}"
     if check:
-        assert done.returncode == 0, f"{' '.join(argv)} failed:\n{done.stdout[-6000:]}"
-    return done.returncode, done.stdout
+        assert code == 0, f"{' '.join(argv)} failed:\n{output[-6000:]}"
+    return code, output
 
 
 def play(*argv, inventory="inventories/local", **options):
