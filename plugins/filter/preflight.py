@@ -19,10 +19,10 @@ def preflight_peers(plan, host):
     return planned.peers(plan, host)
 
 
-def preflight_rails(facts, gpus=(), expect_rails=None, min_rate_gbps=0, min_mtu=rails.MIN_MTU, libionic=None, environments=None, vendors=(rails.PENSANDO,)):
+def preflight_rails(facts, gpus=(), **options):
     if not facts or "rails" not in facts:
         return [checks.not_applicable(name, "no engine on this host uses RDMA") for name in rails.NAMES]
-    return rails.check_rails(facts, gpus, expect_rails, min_rate_gbps, min_mtu, libionic, environments, vendors)
+    return rails.check_rails(facts, gpus, **options)
 
 
 def preflight_across(hosts, routed=False, prefix=24, max_skew=1.0):

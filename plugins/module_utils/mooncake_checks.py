@@ -11,6 +11,10 @@ from .mooncake_mr import MrSizeError, check, check_raw
 from .mooncake_names import KNOWN, NO_EFFECT, check_ports, check_value, unknown_name
 
 
+# Variables that decide the transfer start so.
+PREFIXES = ("MC_", "MOONCAKE_", "NCCL_IB_GID_INDEX", "MORI_IB_GID_INDEX")
+
+
 def _ours(name):
     return name.startswith(("MC_", "MOONCAKE_"))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 
-from ansible_collections.infera.serving.plugins.module_utils import mooncake_env, sglang_args, sglang_keys
+from ansible_collections.infera.serving.plugins.module_utils import mooncake_checks, mooncake_devices, mooncake_env, sglang_args, sglang_keys
 
 __all__ = ["engine_args", "known_names", "rank_counts", "role_values", "unknown_names"]
 
@@ -106,20 +106,27 @@ def engine_args(worker, out, values, model, rails, faults):
 
 def _rails(worker, given, values, rails, faults):
     """Rail settings from the rails that were found on the host, or as planned where nobody has looked yet."""
-    facts = rails.get(worker.host)
+    facts, allowed = rails.get(worker.host), values["mooncake_allow_names"]
+    own = {name: value for name, value in (given.get("env") or {}).items() if str(name).startswith(mooncake_checks.PREFIXES)}
     if not facts:
         if values["engine_rails"] and "ib_device" not in given:
             given["ib_device"] = values["engine_rails"]
         given["mooncake_env"] = {"MC_FORCE_HCA": "1"}
+        errors, _notes = mooncake_checks.check_environment({name: str(value) for name, value in own.items()}, allow_names=allowed)
+        _tell(faults, worker, errors)
         return [], []
+    # What the role mooncake decided about the transfer travels with the rails.
+    options = dict(facts.get("mooncake") or {}, extra_env=own, allow_names=allowed)
+    if "ib_device" in given:
+        options["ib_device_mode"] = "shared"
+        _check_devices(worker, given["ib_device"], facts, faults)
     try:
-        # What the role mooncake decided about the transfer travels with the rails.
-        made = mooncake_env.render(facts, gpus=worker.gpus, visible_devices=worker.gpus, **(facts.get("mooncake") or {}))
+        made = mooncake_env.render(facts, gpus=worker.gpus, visible_devices=worker.gpus, **options)
     except mooncake_env.MooncakeEnvError as error:
-        for fault in error.faults:
-            faults.add(f"rails of {worker.host}", worker.label, fault)
+        _tell(faults, worker, error.faults)
         return [], []
-    given["mooncake_env"] = made.env
+    # None takes a name out of what is published.
+    given["mooncake_env"] = dict(dict.fromkeys(made.unset), **made.env)
     given.pop("host_ip", None)
     if "SGLANG_HOST_IP" not in made.env:
         given["host_ip"] = worker.address
@@ -131,6 +138,24 @@ def _rails(worker, given, values, rails, faults):
     if made.ib_device_file:
         files.append({"path": made.ib_device, "content": made.ib_device_file})
     return files, made.warnings
+
+
+def _tell(faults, worker, lines):
+    for line in lines:
+        text = f"rails of {worker.host}, {worker.label}: {line}"
+        if text not in faults.lines:
+            faults.lines.append(text)
+
+
+def _check_devices(worker, value, facts, faults):
+    usable = [rail["name"] for rail in facts.get("rails", []) if rail["usable"]]
+    try:
+        strangers = [name for name in mooncake_devices.parse(value)["devices"] if name not in usable]
+    except mooncake_devices.DeviceSpecError as error:
+        faults.add(f"{worker.role}_ib_device", value, str(error))
+        return
+    if strangers:
+        faults.add(f"{worker.role}_ib_device", value, f"{', '.join(strangers)}: no usable rail of {worker.host} (there are: {', '.join(usable) or 'none'})")
 
 
 def _int(value):

@@ -192,6 +192,7 @@ OPTIONS = {o.name: o for o in (
     Option("engine_published", "bool", None, "Start from the published values of the role. Default: true for rocm, false for cpu."),
     Option("engine_kv_events", "bool", True, "Prefill and aggregated engines publish KV events (a decode under speculation keeps no radix cache)."),
     Option("engine_rails", "list", [], "RDMA devices of a host in rail order, as planned; the rails that preflight finds replace it."),
+    Option("mooncake_allow_names", "list", [], "MC_* variables that are let through although Mooncake is not known to read them."),
     Option("container_log_max_size", "str", "100m", "Size at which a container's log file is rotated."),
     Option("container_log_max_file", "int", 5, "Log files kept per container.", low=1),
 )}

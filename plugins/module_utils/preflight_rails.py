@@ -13,7 +13,8 @@ NAMES = ("rails", "gpu rails", "gid", "rail network", "memory path", "libionic",
 MIN_MTU = 4200
 
 
-def check_rails(facts, gpus=(), expect_rails=None, min_rate_gbps=0, min_mtu=MIN_MTU, libionic=None, environments=None, vendors=(PENSANDO,)):
+def check_rails(facts, gpus=(), expect_rails=None, min_rate_gbps=0, min_mtu=MIN_MTU, libionic=None, environments=None, vendors=(PENSANDO,),
+                allow_names=()):
     """Check a host's rails. ``gpus``: HIP ordinals that engines use; ``environments``: ``{container: env}`` as planned.
 
     ``libionic``: the result of libionic_info, or None. Returns checks.
@@ -26,7 +27,7 @@ def check_rails(facts, gpus=(), expect_rails=None, min_rate_gbps=0, min_mtu=MIN_
         faults.append((what, "check the cards and their driver (ionic, ionic_rdma); other vendors go into preflight_vendor_ids"))
     checks = verdict("rails", faults, "%d usable: %s" % (len(usable), ", ".join(rail["name"] for rail in usable)))
     return (checks + _pairs(facts, gpus) + _gids(facts, usable) + _network(usable, min_rate_gbps, min_mtu) + _memory_path(facts)
-            + _libionic(rails, libionic) + check_environments(facts, environments or {}))
+            + _libionic(rails, libionic) + check_environments(facts, environments or {}, allow_names))
 
 
 def _remedy(rail):
@@ -109,12 +110,13 @@ def _libionic(rails, libionic):
     return [passed("libionic", "%s: %s (kernel ABI %s)" % (libionic["action"], text, ", ".join(map(str, libionic["kernel_abi"])) or "unknown"))]
 
 
-def check_environments(facts, environments):
+def check_environments(facts, environments, allow_names=()):
     """Traps in the planned containers' MC_* variables."""
     ionic = any(rail["vendor"] == PENSANDO for rail in facts["rails"])
     faults, notes = [], []
     for name, env in sorted(environments.items()):
-        errors, warnings = check_environment(env, ionic=ionic, gid_index_common=facts["gid_index_common"], gid_indexes=facts["gid_indexes"])
+        errors, warnings = check_environment(env, ionic=ionic, gid_index_common=facts["gid_index_common"], gid_indexes=facts["gid_indexes"],
+                                             allow_names=allow_names)
         faults += ["%s: %s" % (name, error) for error in errors]
         notes += ["%s: %s" % (name, warning) for warning in warnings]
     if not environments:
