@@ -1,0 +1,54 @@
+#!/bin/sh
+# The router beside its peers, in one run: prints tables and figures, asserts nothing. `make bench ARGS=...` hands ARGS to run_router_bench.
+#   bench/bench.sh                 nginx, haproxy, the PD routers of PyPI, a hand-written floor, ours with 1 and 2 processes; 3 rounds
+#   bench/bench.sh --growth        only how our cost grows with targets, streams and body size
+# BENCH_PYTHON: the Python that runs our router and the floor. Default Debian's, which the router image has too: built with profile-guided
+# optimisation it takes a tenth off what an interpreter without costs.
+set -eu
+HERE=$(cd "$(dirname "$0")" && pwd)
+ROOT=$(dirname "$HERE")
+BUILD=$HERE/build
+PEERS=${ROUTER_BENCH_PEERS:-$BUILD/peers}
+PY=${BENCH_PYTHON:-/usr/bin/python3}
+"$PY" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || PY=$ROOT/.venv/bin/python
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+missing=""
+for package in nginx-light haproxy etcd-server gcc libc6-dev; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+  echo "Installing$missing (Debian packages)"
+  as_root apt-get update -qq
+  # shellcheck disable=SC2086
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+
+mkdir -p "$BUILD"
+if [ ! -e "$BUILD/router/.made" ]; then
+  echo "Installing our router for $PY"
+  "$PY" -m venv --without-pip "$BUILD/router"
+  "$ROOT/.venv/bin/python" -m pip --python "$BUILD/router/bin/python" install -q --disable-pip-version-check -e "$ROOT/router_py"
+  touch "$BUILD/router/.made"
+fi
+INFERA_ROUTER=$BUILD/router/bin/infera-router
+export INFERA_ROUTER
+
+if [ "${1:-}" = --growth ]; then
+  shift
+  exec "$ROOT/.venv/bin/python" "$HERE/growth.py" "$@"
+fi
+if [ ! -e "$PEERS/.made" ]; then
+  echo "Installing the peers into $PEERS: two minutes, 1 GB"
+  PYTHON="$ROOT/.venv/bin/python" sh "$HERE/setup_peers.sh" "$PEERS"
+  touch "$PEERS/.made"
+fi
+# Real-time scheduling keeps other work on the machine out of the figures; it needs root and is not everywhere allowed.
+RT=""
+if chrt -r 1 true 2>/dev/null; then RT=--rt; else echo "real-time scheduling is not allowed here: figures of a busy machine are noise"; fi
+WHO=direct,nginx,haproxy,reference:pd-relay,sglang-router:cache_aware,sglang-router:power_of_two,smg:cache_aware,smg:power_of_two
+# shellcheck disable=SC2086
+"$ROOT/.venv/bin/python" "$HERE/run_router_bench" --peers "$PEERS" $RT --quick --rounds 3 \
+  --routers "$WHO,infera,infera:off,infera:workers-2" --scenarios small_c1,small_c32,small_c128,small_r100,stream_64,stream_256,stream_sat \
+  --out "$BUILD/result.json" "$@"
+exec "$ROOT/.venv/bin/python" "$HERE/targets.py" "$BUILD/result.json"
