@@ -73,7 +73,7 @@ POLICY = (
     Option("--session-affinity-header", "headers that name a session, in the order they are looked for", text,
            default=PolicySettings().session_affinity_headers, repeat=True, group="policy"),
     Option("--session-affinity-capacity", "sessions remembered at most", integer(1), default=65536, group="policy"),
-    Option("--session-affinity-escape", "leave a bound target that holds this many times the pool's mean; 0 = never", number(0), default=0.0,
+    Option("--session-affinity-escape", "leave a bound target with more legs under way than this times the mean of the others, plus 4; 0 = never", number(0), default=0.0,
            group="policy"),
     Option("--breaker-failure-threshold", "consecutive faults that open a worker's breaker; 0 = no breaker", integer(0), default=3, group="policy"),
     Option("--breaker-cooldown-s", "seconds an open breaker waits before one probe", seconds(0.01), default=5.0, group="policy"),

@@ -1,4 +1,6 @@
 """Sessions and the targets that they stay on."""
+from collections import Counter
+
 import pytest
 from infera_router.policy.affinity import MAX_ID_BYTES, SessionError, session_of
 from infera_router.policy.api import PolicySettings, RequestFacts
@@ -142,17 +144,46 @@ def test_a_decode_fault_leaves_the_prefill_binding():
 
 
 def test_a_session_may_leave_an_overloaded_target_when_allowed():
-    for escape, leaves in ((0.0, False), (2.0, True)):
-        made = made_with(session_affinity_escape=escape)
+    for escape, homes in ((0.0, [12]), (2.0, [5, 7])):
+        made = made_with(FLEET[0], FLEET[1], FLEET[3], session_affinity_escape=escape)
         picks = [go(made, "s") for _ in range(12)]
-        assert (len({p.prefill.key for p in picks}) > 1) is leaves
-        assert bool(made.affinity.escapes) is leaves
+        assert sorted(Counter(p.prefill.key for p in picks).values()) == homes
+        assert made.affinity.escapes == (escape > 0)
+
+
+def test_what_has_been_prefilled_is_no_reason_to_leave():
+    made = made_with(session_affinity_escape=2.0)
+    picks = []
+    for _ in range(30):
+        picks.append(go(made, "s"))
+        picks[-1].lease.prefill_done()
+        picks[-1].lease.prefill_done()
+    assert len({p.prefill.key for p in picks}) == 1 and made.affinity.escapes == 0
+
+
+def test_requests_without_a_session_make_a_target_busy_too():
+    made = made_with(worker("a", "prefill"), worker("b", "prefill"), FLEET[3], session_affinity_escape=2.0)
+    home = go(made, "s").prefill.key
+    other = {"a:1", "b:1"} - {home}
+    crowd = [made.pick(RequestFacts("m", 5), frozenset(other), 0.0) for _ in range(5)]
+    assert {p.prefill.key for p in crowd} == {home}
+    assert go(made, "s").prefill.key != home and made.affinity.escapes == 1
+
+
+def test_a_pool_that_is_busy_all_over_keeps_its_sessions():
+    made = made_with(session_affinity_escape=2.0)
+    homes = {s: go(made, s).prefill.key for s in "uvwxyz"}
+    kept = [go(made, s) for _ in range(30) for s in "uvwxyz"]
+    assert [p.prefill.key for p in kept] == [homes[s] for _ in range(30) for s in "uvwxyz"] and made.affinity.escapes == 0
 
 
 def test_bindings_end_with_their_leases():
-    made = made_with(mode="both")
+    made = made_with(mode="both", session_affinity_escape=3.0)
     picks = [go(made, s) for s in "abcab"]
-    assert sum(made.affinity._held.values()) == 10
+    bindings = [b for p in picks for b in p.lease.bindings]
+    assert sum(made.affinity._busy.values()) == 10 and sum({id(b): b.active for b in bindings}.values()) == 10
+    picks[0].lease.prefill_done()
+    assert sum(made.affinity._busy.values()) == 9
     for p in picks:
         p.lease.release()
-    assert made.affinity._held == {}
+    assert made.affinity._busy == {} and all(b.active == 0 for b in bindings)

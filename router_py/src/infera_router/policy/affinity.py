@@ -8,6 +8,8 @@ from .api import PolicySettings, RequestFacts
 from .targets import ROLES, Group, Target
 
 MAX_ID_BYTES = 1024
+ESCAPE_SLACK = 4        # legs that no session leaves a target for
+ROOM_LOOKS = 64         # sessions looked at to find one that can go
 
 
 class SessionError(ValueError):
@@ -62,7 +64,7 @@ class Binding:
 
 class Affinity:
     """The table of one process. Selecting and binding is one step, as all runs on one thread. It never refuses a request: when it is full of
-    active sessions, a new one is just not bound."""
+    active sessions, a new one is just not bound. `escapes` counts sessions that left a target they could have stayed on."""
 
     shared = False
 
@@ -78,7 +80,7 @@ class Affinity:
         self.capacity = settings.session_affinity_capacity
         self.escape = settings.session_affinity_escape
         self._table: OrderedDict[tuple[str, str, str], Binding] = OrderedDict()     # least recently used first
-        self._held: dict[str, int] = {}         # target key → active bound requests
+        self._busy: dict[str, int] = {}         # target key → legs under way there, bound or not; kept only where sessions may escape
         self.hits: dict[str, int] = {}          # role → picks that followed a binding
         self.selected: dict[str, int] = {}      # role → picks that made one
         self._bound = dict.fromkeys(ROLES, 0)   # role → sessions in the table
@@ -108,6 +110,7 @@ class Affinity:
         else:
             if binding is not None:
                 self._drop(binding)
+                self.escapes += self.escape > 0 and binding.target in group.targets
             elif len(self._table) >= self.capacity and not self._room(now):
                 self.unbound += 1
                 return None
@@ -117,21 +120,26 @@ class Affinity:
             self.selected[role] = self.selected.get(role, 0) + 1
         binding.active += 1
         binding.last = now
-        self._held[target.key] = self._held.get(target.key, 0) + 1
         return binding
 
     def unbind(self, binding: Binding) -> None:
         """One request of the session has ended."""
         binding.active -= 1
         binding.last = self.clock()
-        self._let_go(binding)
+        if not binding.dead:
+            self._table.move_to_end(binding.key)
 
-    def _let_go(self, binding: Binding) -> None:
-        left = self._held.get(binding.target.key, 0) - 1
-        if left > 0:
-            self._held[binding.target.key] = left
+    def enter(self, key: str) -> None:
+        """A leg begins on a target."""
+        self._busy[key] = self._busy.get(key, 0) + 1
+
+    def leave(self, key: str) -> None:
+        """It has ended."""
+        left = self._busy[key] - 1
+        if left:
+            self._busy[key] = left
         else:
-            self._held.pop(binding.target.key, None)
+            del self._busy[key]
 
     def invalidate(self, binding: Binding) -> None:
         """The bound worker failed. Only this very binding goes: a newer one of the same session is not touched."""
@@ -139,15 +147,13 @@ class Affinity:
             self._drop(binding)
 
     def _overloaded(self, group: Group, target: Target) -> bool:
-        """Whether a session may leave its target: it holds `escape` times the mean of the group, one request always being allowed."""
+        """Whether a session may leave its target: more legs are under way there than `escape` times the mean of the others, and a few."""
         if not self.escape or group.size < 2:
             return False
-        held = self._held
-        mean = sum([held.get(t.key, 0) for t in group.targets]) / group.size
-        if held.get(target.key, 0) + 1 <= self.escape * (mean + 1):
-            return False
-        self.escapes += 1
-        return True
+        busy = self._busy
+        mine = busy.get(target.key, 0)
+        others = sum([busy.get(t.key, 0) for t in group.targets]) - mine
+        return mine > self.escape * others / (group.size - 1) + ESCAPE_SLACK
 
     @property
     def active(self) -> dict[str, int]:
@@ -161,11 +167,11 @@ class Affinity:
             self._bound[binding.key[2]] -= 1
 
     def _room(self, now: float) -> bool:
-        """Make room by forgetting an idle session, the least recently used of the oldest few; never an active one."""
-        for looked, binding in enumerate(self._table.values()):
+        """Make room by forgetting the session that is idle for longest; never an active one. Looks at a bounded number of them."""
+        for _ in range(min(ROOM_LOOKS, len(self._table))):
+            binding = next(iter(self._table.values()))
             if not binding.active:
                 self._drop(binding)
                 return True
-            if looked >= 64:
-                return False
+            self._table.move_to_end(binding.key)        # in use, so it is no old one
         return False

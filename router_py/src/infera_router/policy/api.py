@@ -54,7 +54,7 @@ class NoTarget(Exception):
 class Lease:
     """What a pick booked. `release` ends all of it, once, whatever happened to the request; it never raises and never waits."""
 
-    __slots__ = ("_policy", "id", "account", "tokens", "prefill_flight", "decode_flight", "bindings", "probes", "__weakref__")
+    __slots__ = ("_policy", "id", "account", "tokens", "prefill_flight", "decode_flight", "bindings", "probes", "prefill_leg", "decode_leg", "__weakref__")
 
     def __init__(self, policy: Any, lease_id: int):
         self._policy = policy
@@ -65,6 +65,8 @@ class Lease:
         self.decode_flight: Any = None
         self.bindings: Any = None           # sessions that this lease keeps alive
         self.probes: Any = None             # half-open breakers that this request tries
+        self.prefill_leg: str | None = None     # target keys that its legs count on as busy; only where sessions may escape
+        self.decode_leg: str | None = None
 
     @property
     def held(self) -> bool:
@@ -72,9 +74,15 @@ class Lease:
 
     def prefill_done(self) -> None:
         """The prefill leg has ended: its blocks are no longer in flight there."""
+        policy = self._policy
+        if policy is None:
+            return
         flight, self.prefill_flight = self.prefill_flight, None
-        if flight is not None and self._policy is not None:
+        if flight is not None:
             flight.end()
+        leg, self.prefill_leg = self.prefill_leg, None
+        if leg is not None:
+            policy.affinity.leave(leg)
 
     def release(self) -> None:
         policy, self._policy = self._policy, None
@@ -120,7 +128,7 @@ class PolicySettings:
     session_affinity_ttl_s: float = 3600.0
     session_affinity_headers: tuple[str, ...] = field(default=("X-Dynamo-Session-ID", "X-Session-ID", "X-SMG-Routing-Key", "X-Correlation-ID"))
     session_affinity_capacity: int = 65536
-    session_affinity_escape: float = 0.0            # leave a target that holds this many times the pool's mean; 0 = never
+    session_affinity_escape: float = 0.0            # leave a target that is so many times as busy as the others; 0 = never
     breaker_failure_threshold: int = 3
     breaker_cooldown_s: float = 5.0
     breaker_max_cooldown_s: float = 60.0

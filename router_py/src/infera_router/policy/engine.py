@@ -38,6 +38,7 @@ class Policy:
         self.breaker = Breaker(settings.breaker_failure_threshold, settings.breaker_cooldown_s, settings.breaker_max_cooldown_s)
         self.ordinary: Any = KvAware(settings, views, trusted) if settings.router_policy == "kv-aware" else RoundRobin()
         self.affinity = affinity if affinity is not None else Affinity(settings, clock) if settings.session_affinity != "off" else None
+        self._escapes = self.affinity is not None and settings.session_affinity_escape > 0
         self.decisions = {"agree": 0, "disagree": 0, "fallback": 0}     # demand against the ordinary policy
         self.lost = 0                                                   # leases that only __del__ released
         self.failed_releases = 0                                        # releases that raised inside; a bug if not 0
@@ -66,8 +67,8 @@ class Policy:
                 accounts = [self.ledger.open(t.key, generation_of(t.worker)) for t in targets] if role == "decode" and self.mode != "off" else []
                 group = Group(role, tuple(targets), accounts, [self.ordinary.open(t.key, role) for t in targets])
                 before = old_groups.get(model, {}).get(role)
-                if before is not None and before.size and group.size:
-                    group.cursor = before.cursor % group.size
+                if before is not None:
+                    group.follow(before)
                 groups[model][role] = group
         # A worker that drains is no candidate and still holds its streams: its account stays live until its record goes.
         present = {t.key for record in snapshot.workers.values() for t in expand(record)}
@@ -151,7 +152,11 @@ class Policy:
                 group = group.without(blocked)
             lease = self._lease(now)
             pick = Pick(None, None, None, lease)
-            target = self._prefill(group, facts, pick, now)
+            try:
+                target = self._prefill(group, facts, pick, now)
+            except BaseException:
+                lease.release()
+                raise
             if role == "mixed":
                 pick.mixed = target
             else:
@@ -195,10 +200,14 @@ class Policy:
             index = choose(group, scores)
         flight = ordinary.picked(group, index, facts, scores)
         group.advance(index)
+        target, lease = group.targets[index], pick.lease
         if flight is not None:
-            pick.lease.prefill_flight = flight
+            lease.prefill_flight = flight
             pick.blocks, pick.prefill_hit = flight.blocks, flight.hit
-        return group.targets[index]
+        if self._escapes:
+            self.affinity.enter(target.key)
+            lease.prefill_leg = target.key
+        return target
 
     def _decode(self, group: Group, facts: RequestFacts, pick: Pick, now: float) -> Target:
         """The second leg: demand first, then the ordinary policy; a bound session only in affinity mode both."""
@@ -251,10 +260,14 @@ class Policy:
                     ledger.unlock()
         flight = ordinary.picked(group, index, facts, scores)
         group.advance(index)
+        target = group.targets[index]
         if flight is not None:
             lease.decode_flight = flight
             pick.decode_hit = flight.hit
-        return group.targets[index]
+        if self._escapes:
+            self.affinity.enter(target.key)
+            lease.decode_leg = target.key
+        return target
 
     def _bind(self, lease: Lease, group: Group, target: Target, facts: RequestFacts, binding: Binding | None, now: float) -> None:
         held = self.affinity.bind(group, target, facts, binding, now)
@@ -284,21 +297,22 @@ class Policy:
         if lost:
             self.lost += 1
         self._leases.pop(lease.id, None)
+        if lease.account is not None:
+            self._undo(self.ledger.release, lease.account, lease.tokens)
+        for flight in (lease.prefill_flight, lease.decode_flight):
+            if flight is not None:
+                self._undo(flight.end)
+        for leg in (lease.prefill_leg, lease.decode_leg):
+            if leg is not None:
+                self._undo(self.affinity.leave, leg)
+        for binding in lease.bindings or ():
+            self._undo(self.affinity.unbind, binding)
+        for worker_id in lease.probes or ():
+            self._undo(self.breaker.unclaim, worker_id)
+
+    def _undo(self, what: Callable[..., None], *args: Any) -> None:
         try:
-            if lease.account is not None:
-                self.ledger.release(lease.account, lease.tokens)
-        except Exception:
-            self.failed_releases += 1
-        try:
-            for flight in (lease.prefill_flight, lease.decode_flight):
-                if flight is not None:
-                    flight.end()
-            if lease.bindings is not None:
-                for binding in lease.bindings:
-                    self.affinity.unbind(binding)
-            if lease.probes is not None:
-                for worker_id in lease.probes:
-                    self.breaker.unclaim(worker_id)
+            what(*args)
         except Exception:
             self.failed_releases += 1
 

@@ -173,6 +173,7 @@ class SharedAffinity(Affinity):
             self.hits[role] = self.hits.get(role, 0) + 1
             cell = binding.cell
         else:
+            self.escapes += binding is not None and self.escape > 0
             key = (facts.model or "", facts.session, role)
             name = _session_name(key)
             cell = self._bucket(name)
@@ -187,7 +188,6 @@ class SharedAffinity(Affinity):
             self.selected[role] = self.selected.get(role, 0) + 1
         cells[cell + 3] = int(now * 1e9)
         cells[cell + self._mine] += 1
-        self._held[target.key] = self._held.get(target.key, 0) + 1
         return binding
 
     def unbind(self, binding: Binding) -> None:
@@ -196,7 +196,6 @@ class SharedAffinity(Affinity):
             cells[cell + self._mine] -= 1
         if (cells[cell], cells[cell + 1]) == binding.name:
             cells[cell + 3] = int(self.clock() * 1e9)
-        self._let_go(binding)
 
     def invalidate(self, binding: Binding) -> None:
         cells, cell = self._cells, binding.cell

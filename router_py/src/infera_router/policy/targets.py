@@ -55,6 +55,15 @@ class Group:
         return Group(self.role, tuple(self.targets[i] for i in keep), [self.accounts[i] for i in keep] if self.accounts else [],
                      [self.homes[i] for i in keep] if self.homes else [], root, positions)
 
+    def follow(self, before: Group) -> None:
+        """Go on with the rotation of an earlier state of this group: next is whoever was next there and is still here."""
+        places = {target.key: index for index, target in enumerate(self.targets)}
+        for step in range(before.size):
+            place = places.get(before.targets[(before.cursor + step) % before.size].key)
+            if place is not None:
+                self.cursor = place
+                return
+
     def first(self, indexes: Iterable[int] | None = None) -> int:
         """The index that the rotation would give next, among `indexes` (all when None)."""
         root = self.parent or self
