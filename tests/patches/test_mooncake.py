@@ -40,6 +40,15 @@ def test_binary_gates_on_the_wheels(wheel, has):
         assert lines[name].startswith("MISSING: ") and len(lines[name]) > 40, "a gate names the consequence"
 
 
+@pytest.mark.parametrize("wheel", WHEELS, ids="-".join)
+def test_binary_gates_say_what_the_module_says(wheel):
+    """infera.serving.mooncake_engine_info, which judges a built image, reads the same from the same bytes."""
+    from ansible_collections.infera.serving.plugins.module_utils.mooncake_engine import capabilities, read_engine
+    found = capabilities(read_engine(str(sources.wheel(*wheel)))[0])
+    said = {"large-region splitting": found["mr_split"] is True, "dma-buf": found["dmabuf"], "HIP": found["hip"], "locality routing": found["routing"]}
+    assert {name for name, there in said.items() if there} == set(WHEELS[wheel])
+
+
 def engine(tmp_path, text):
     path = tmp_path / "engine.cpython-3x-any.so"
     path.write_bytes(b"\x7fELF" + text)
