@@ -1,5 +1,6 @@
 """The decode emulator on a virtual clock: its parts, and what the request weight does to AgentX-like load."""
 import dataclasses
+import importlib.util
 import json
 import pathlib
 import statistics
@@ -160,6 +161,15 @@ def test_the_bench_prints_every_column_for_every_weight(tmp_path):
     assert [line.split()[:3] for line in out[-2:]] == [["published", "0", "15"], ["published", "1,000,000", "8"]] and "-47%" in out[-1]
 
 
+def documented(case, made):
+    """Whether every line of these runs stands in the manual's table."""
+    spec = importlib.util.spec_from_file_location("docs_table", ROOT / "bench" / "balance" / "docs_table.py")
+    docs_table = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docs_table)
+    page = docs_table.PAGE.read_text()
+    return all(line in page for line in docs_table.rows(case, made).splitlines())
+
+
 @pytest.fixture(scope="module")
 def c88():
     made = virtual.run_all(GIVEN, C88, (0, 1_000_000), GIVEN.seeds)
@@ -167,6 +177,7 @@ def c88():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_weight_levels_requests_and_raises_interactivity_at_c88(c88):
     assert len(GIVEN.seeds) == 5
     falls, rises, rates = [], [], []
@@ -178,6 +189,7 @@ def test_the_weight_levels_requests_and_raises_interactivity_at_c88(c88):
     assert min(falls) >= 0.25 and statistics.median(falls) >= 0.33
     assert min(rises) >= 0.15
     assert min(rates) >= 1.0
+    assert documented(C88, c88[0] + c88[1_000_000]), "docs/routing.md is stale; run bench/balance/docs_table.py"
 
 
 def test_changes_are_of_the_same_seed_and_a_seed_that_is_worse_in_one_is_not_better():
@@ -190,6 +202,7 @@ def test_changes_are_of_the_same_seed_and_a_seed_that_is_worse_in_one_is_not_bet
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_where_kv_is_the_limit_the_weight_changes_picks_and_gains_nothing():
     runs = {weight: [virtual.Run(GIVEN, KV_BOUND, weight, seed) for seed in GIVEN.seeds] for weight in (0, 1_000_000)}
     seen = {weight: [run.figures() for run in made] for weight, made in runs.items()}
@@ -199,4 +212,5 @@ def test_where_kv_is_the_limit_the_weight_changes_picks_and_gains_nothing():
     ratios = [a.tok_s / b.tok_s for a, b in zip(seen[0], seen[1_000_000], strict=True)]
     print("tok/s at W=0 over W=1,000,000 by seed", ratios)
     assert statistics.median(ratios) >= 0.98
+    assert documented(KV_BOUND, seen[0] + seen[1_000_000]), "docs/routing.md is stale; run bench/balance/docs_table.py"
     assert sum(f.tok_s for f in seen[0]) >= 0.98 * sum(f.tok_s for f in seen[1_000_000])
