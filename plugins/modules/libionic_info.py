@@ -53,7 +53,7 @@ options:
     type: str
   strict:
     description:
-      - Fail on C(mismatch), with the reasons.
+      - Fail on C(mismatch), with the reasons. With O(container) fail also when libibverbs inside does not list every rail.
     type: bool
     default: false
 notes:
@@ -171,7 +171,10 @@ def main():
     action, reasons = decide(facts["rails"], host, inside, devices, stderr, params["container_glibc"])
     abi = sorted({rail["abi_version"] for rail in facts["rails"] if rail["abi_version"] is not None})
     result = {"action": action, "reasons": reasons, "kernel_abi": abi, "host": host, "container": inside, "container_devices": devices}
-    if params["strict"] and action == "mismatch":
+    blind = params["container"] and action == "inject" and devices is not None
+    if params["strict"] and (action == "mismatch" or blind):
+        if blind:
+            reasons.append("mount the host's library: engine_libionic_file: %s" % host["target"])
         module.fail_json(msg="%s: libionic: %s" % (params["container"] or params["image"] or params["host_lib"], "; ".join(reasons)), **result)
     module.exit_json(changed=False, **result)
 

@@ -60,7 +60,8 @@ def target(site, tmp_path):
 def test_64_mib_arrive_whole(target, tmp_path):
     port, remote = target.stdout.readline().split()
     assert 15000 <= int(port) <= 17000
-    done = subprocess.run([sys.executable, "-c", SOURCE, str(SIZE), "127.0.0.1:" + port, remote], env=target.environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", SOURCE, str(SIZE), "127.0.0.1:" + port, remote], env=target.environment,
+                          capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     sent, read_back = done.stdout.split()
     target.stdin.write("\n")
