@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NAMESPACE = "infera-test"
+NAMESPACE = "infera-test-builds"
 
 
 def docker(*argv, check=True):

@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from builds.support import ROOT, docker, play
+from builds.support import NAMESPACE, ROOT, docker, play
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def test_the_base_is_built_upon_it_and_its_name_dropped(debian, tmp_path):
     assert done.returncode == 0, done.stdout[-3000:]
     assert "Bootstrap Debian" not in done.stdout
     assert docker("images", "-q", debian) == ""
-    name = docker("images", "--format", "{{.Repository}}:{{.Tag}}", "infera-test/etcd")
+    name = docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"{NAMESPACE}/etcd")
     assert "etcd Version: 3.4" in docker("run", "--rm", "--network", "none", name, "etcd", "--version")
     # what the router's and the engine's build need of the base
     assert "pip" in docker("run", "--rm", "--network", "none", name, "sh", "-c", "python3 -m venv /tmp/v && /tmp/v/bin/pip --version && ip -V >&2")
