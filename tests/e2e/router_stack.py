@@ -47,12 +47,13 @@ class RouterStack:
         plan = self.plans[role]
         at = plan["argv"].index("--")
         supervisor, argv = option(plan["argv"][:at], "--etcd-prefix", PREFIX), plan["argv"][at + 1:]
-        for flag, offset in (("--kv-events-port", 310), ("--kv-replay-port", 340)):
-            if flag in supervisor:
-                supervisor = option(supervisor, flag, str(port + offset))
         changes = {"--port": str(port), **(changes or {})}
         if role == "prefill":
             changes["--disaggregation-bootstrap-port"] = str(port + 300)
+        if "--kv-events-config" in argv:
+            config = json.loads(argv[argv.index("--kv-events-config") + 1])
+            changes["--kv-events-config"] = json.dumps({**config, "endpoint": f"tcp://127.0.0.1:{port + 310}",
+                                                        "replay_endpoint": f"tcp://127.0.0.1:{port + 340}"})
         for flag, value in changes.items():
             argv = option(argv, flag, value)
         self._run(name, plan, [*supervisor, "--", *argv, *more], {**plan["env"], **(environment or {})})
