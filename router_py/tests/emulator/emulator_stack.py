@@ -57,8 +57,8 @@ def wait_for(condition, seconds, what):
 
 
 @contextlib.contextmanager
-def stack(tmp_path, case, prefills, speed=1.0, scale=1.0, tokenizer=None, engine_tokenizer=False, router_flags=(), interval=1):
-    """Yields (router URL, decode URL). Everything that was started is ended."""
+def stack(tmp_path, case, prefills, speed=1.0, scale=1.0, tokenizer=None, engine_tokenizer=False, router_flags=(), interval=1, running=None):
+    """Yields (router URL, decode URL). Everything that was started is ended; `running` is a list to put the processes in, the router last."""
     etcd = EtcdServer(tmp_path / "etcd")
     (tmp_path / "etcd").mkdir(parents=True, exist_ok=True)
     etcd.start()
@@ -70,7 +70,7 @@ def stack(tmp_path, case, prefills, speed=1.0, scale=1.0, tokenizer=None, engine
              *(["--tokenizer", str(tokenizer)] if engine_tokenizer else [])]
     route = [sys.executable, "-m", "infera_router.cli", "--host", "127.0.0.1", "--port", str(port), "--etcd-endpoint", etcd.url,
              *(["--router-tokenizer-path", str(tokenizer)] if tokenizer else []), *router_flags]
-    running = []
+    running = [] if running is None else running
     try:
         for name, argv in (("emulator", serve), ("router", route)):
             with open(tmp_path / f"{name}.log", "wb") as log:

@@ -105,12 +105,9 @@ class Ranks:
     def until_change(self) -> int:
         """How many steps can be taken before a request ends or a rank is full; at least 1."""
         per = self.parameters.tokens_per_step
-        steps = math.inf
+        left = min([job.turn.output - job.made for jobs in self.running for job in jobs], default=math.inf)
+        steps = math.inf if left == math.inf else math.ceil(left / per - 1e-9)
         for rank, jobs in enumerate(self.running):
-            for job in jobs:
-                left = math.ceil((job.turn.output - job.made) / per - 1e-9)
-                if left < steps:
-                    steps = left
             if jobs and self.capacity is not None:
                 steps = min(steps, (self.capacity - self.used[rank]) // (per * len(jobs)))
         return max(1, int(steps)) if steps != math.inf else 1
