@@ -73,7 +73,6 @@ SHAPES = {
     "continued": ("/v1/chat/completions", {"messages": [USER, {"role": "assistant", "content": "It is"}], "continue_final_message": True}),
     "last assistant": ("/v1/chat/completions", {"messages": [USER, {"role": "assistant", "content": "It is"}]}),
     "parts": ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}, {"type": "text", "text": "b"}]}]}),
-    "several choices": ("/v1/chat/completions", {"messages": [USER], "n": 2}),
     "salted": ("/v1/chat/completions", {"messages": [USER], "cache_salt": "tenant"}),
     "text": ("/v1/completions", {"prompt": TEXT}),
     "ids": ("/v1/completions", {"prompt": list(range(300, 340))}),

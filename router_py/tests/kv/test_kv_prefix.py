@@ -284,3 +284,40 @@ def test_cache_stays_within_its_bytes_and_forgets_the_oldest():
     for entry in entries:
         cache._drop(id(entry))
     assert cache.bytes == 0 and not cache._raw and not cache._text
+
+
+def test_the_fast_tokenizer_is_made_anew_when_the_process_has_grown(fast_tokenizer, monkeypatch):
+    import time
+
+    from infera_router.kv import tokenizer as module
+
+    monkeypatch.setattr(module, "LOOK_EVERY", 100)
+    before = fast_tokenizer._fast
+    fast_tokenizer.encode("x " * 200)
+    assert fast_tokenizer._fast is before, "it has not grown"
+    monkeypatch.setattr(module, "GROWTH_LIMIT", -1 << 40)
+    text = "word " * 200 + "<|user|>"
+    want = fast_tokenizer.encode(text)
+    ends = time.monotonic() + 20
+    while fast_tokenizer._fast is before and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert fast_tokenizer._fast is not before and fast_tokenizer.encode(text) == want
+
+
+def test_a_fast_tokenizer_that_errs_is_left(model_dirs, monkeypatch):
+    pytest.importorskip("gigatoken", reason="gigatoken is not installed: the tokenizers library alone is tested")
+    from infera_router.kv import tokenizer as module
+
+    monkeypatch.setattr(module, "SPOT_CHECK_EVERY", 3)
+    one = module.Tokenizer(model_dirs["glm"])
+    assert one.fast
+    right = one._fast
+
+    class Wrong:
+        def encode(self, text):
+            return right.encode(text)[:-1]
+
+    one._fast = Wrong()
+    for _ in range(3):
+        one.encode("some words here")
+    assert not one.fast and list(one.encode("some words here")) == list(one._reference.encode("some words here", add_special_tokens=False).ids)

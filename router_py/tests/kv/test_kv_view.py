@@ -144,7 +144,7 @@ def test_a_view_in_repair_gives_no_hit_and_shows_nothing():
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32), total=st.integers(0, 60), lookups=st.integers(1, 70))
 def test_overlap_equals_a_walk_page_by_page(seed, total, lookups):
-    """On any view that an engine can have: a page is held only where all before it are. Steps of any width find the same run."""
+    """On any view that an engine can have: a page is held only where all before it are. A search finds the same run."""
     rng = random.Random(seed)
     pages = Pages(array("I", (rng.randrange(9) for _ in range(total))))
     hashes = pages.hashes(PageForm(1))

@@ -6,7 +6,6 @@ Entries are immutable and shared by threads; only the two indexes are guarded by
 
 from __future__ import annotations
 
-import re
 import threading
 from array import array
 from bisect import bisect_right
@@ -69,8 +68,19 @@ class IncrementalEncoder:
 
     def __init__(self, encode: Callable[[str], array], cuts: tuple[str, ...]):
         self._encode = encode
-        ordered = sorted(cuts, key=len, reverse=True)
-        self._cut = re.compile("|".join(re.escape(cut) for cut in ordered)) if ordered else None
+        self._cuts = cuts
+
+    def _ends(self, text: str, start: int) -> list[int]:
+        """Where added tokens that are safe cuts end in text[start:], in order. They never overlap, so each is searched for by itself."""
+        ends = []
+        for cut in self._cuts:
+            at = text.find(cut, start)
+            while at >= 0:
+                at += len(cut)
+                ends.append(at)
+                at = text.find(cut, at)
+        ends.sort()
+        return ends
 
     def shared_chars(self, text: str, base: Entry) -> int:
         """How many characters of `text` end at a mark of `base` and are its text."""
@@ -99,24 +109,15 @@ class IncrementalEncoder:
         else:
             mark_chars, mark_tokens, shared, ids = array("Q"), array("Q"), 0, array("I")
         position = chars
-        if self._cut is not None:
-            for match in self._cut.finditer(text, chars):
-                end = match.end()
-                if end - position < _MARK_SPACING:
-                    continue
-                ids.extend(self._encode(text[position:end]))
-                mark_chars.append(end)
-                mark_tokens.append(len(ids))
-                position = end
+        ends = self._ends(text, chars)
+        for index, end in enumerate(ends):
             # The last safe cut is always kept: the next turn starts there.
-            last = 0
-            for match in self._cut.finditer(text, position):
-                last = match.end()
-            if last:
-                ids.extend(self._encode(text[position:last]))
-                mark_chars.append(last)
-                mark_tokens.append(len(ids))
-                position = last
+            if end - position < _MARK_SPACING and index < len(ends) - 1:
+                continue
+            ids.extend(self._encode(text[position:end]))
+            mark_chars.append(end)
+            mark_tokens.append(len(ids))
+            position = end
         if position < len(text):
             ids.extend(self._encode(text[position:]))
         return Encoded(ids, mark_chars, mark_tokens, shared, len(text) - chars)

@@ -6,7 +6,9 @@ after its ids equalled the reference's on text made from the model's own vocabul
 
 from __future__ import annotations
 
+import _thread
 import logging
+import os
 import pathlib
 import random
 import threading
@@ -17,8 +19,10 @@ from .template import ChatTemplate, load_json, load_template
 
 log = logging.getLogger(__name__)
 
-# gigatoken keeps what it has seen, about 5 bytes per byte of new text (measured), without a limit of its own.
-FAST_TEXT_LIMIT = 24 * 1024 * 1024
+# gigatoken 0.10.0 remembers every word it has seen, without a limit of its own. It is made anew when the process has grown by this much; that
+# keeps the interpreter lock for about 0.13 s per MB of tokenizer.json (measured), so it must be rare. Looked at after each so many characters.
+GROWTH_LIMIT = 1 << 30
+LOOK_EVERY = 24 * 1024 * 1024
 _SLICE = 8192
 SPOT_CHECK_EVERY = 512
 SPOT_CHECK_CHARS = 4096
@@ -82,10 +86,12 @@ class Tokenizer:
         self._fast = None
         self._lock = threading.Lock()
         self._fast_chars = 0
+        self._base_bytes = 0
         self._since_check = 0
         if fast:
             self._start_fast()
         self._json = self._json if self._fast else ""
+        self._base_bytes = resident_bytes()
 
     @property
     def fast(self) -> bool:
@@ -103,8 +109,10 @@ class Tokenizer:
         if self._since_check >= SPOT_CHECK_EVERY:
             self._since_check = 0
             self._spot_check(text)
-        if self._fast_chars > FAST_TEXT_LIMIT:
-            self._renew_fast()
+        if self._fast_chars > LOOK_EVERY:
+            self._fast_chars = 0
+            if resident_bytes() - self._base_bytes > GROWTH_LIMIT:
+                self._renew_fast()
         return ids
 
     def encode_raw(self, text: str) -> array:
@@ -153,7 +161,7 @@ class Tokenizer:
         """Replace the fast tokenizer, whose memory grows with the text that it has seen."""
         if not self._lock.acquire(blocking=False):
             return
-        self._fast_chars = 0
+        log.warning("gigatoken has grown; it is loaded anew, which takes the router a moment")
 
         def work():
             try:
@@ -162,10 +170,20 @@ class Tokenizer:
                 fresh = gigatoken.Tokenizer.from_json(self._json)
                 if self._fast is not None:
                     self._fast = fresh
+                self._base_bytes = resident_bytes()
             finally:
                 self._lock.release()
 
-        threading.Thread(target=work, name="tokenizer-renew", daemon=True).start()
+        # Thread.start() would wait for the thread, and this may be the event loop.
+        _thread.start_new_thread(work, ())
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 where the system does not tell."""
+    try:
+        return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def safe_cuts(reference) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # Set beside the tiers of a page that only a LoRA adapter's requests can use.
 _FOREIGN = 1 << 7
 _CHUNK = 256
-# Pages of a prompt that are looked up one by one, about 0.1 ms a target; of longer prompts only the last page of every step.
-_LOOKUPS = 2048
+# Pages of a prompt that are looked up one by one, about 0.1 ms a target; and how many of a longer prompt are looked at for their tiers.
+_LOOKUPS, _SAMPLE = 2048, 256
 # One dictionary entry with its two integers, measured on CPython 3.11.
 PAGE_BYTES = 110
 DEFAULT_MAX_PAGES = 2_000_000
@@ -89,19 +89,30 @@ class RankView:
             old.popitem()
 
     def overlap(self, pages: Pages) -> Overlap:
-        """The leading run that is held. Beyond 2,048 pages in steps: an engine that holds a page holds all before it, which its id vouches for."""
+        """The leading run that is held. Of a prompt of more than 2,048 pages its end is searched for: an engine that holds a page holds all
+        before it, which its id vouches for; and the tiers are those of a sample."""
         hashes = pages.hashes(self.form)
         total = len(hashes)
-        if not pages.credit or not self.shown or not hashes or hashes[0] not in self.pages:
+        if not pages.credit or not self.shown or not hashes or not self._mine(hashes[0]):
             return Overlap(total, 0, 0)
-        step = -(-total // _LOOKUPS)
-        run = device = 0
-        if step > 1:
-            run, device = self._run(hashes[step - 1::step])
-            run, device = run * step, device * step
-            hashes = hashes[run:run + step]
-        more, more_device = self._run(hashes)
-        return Overlap(total, device + more_device, run + more - device - more_device)
+        if total <= _LOOKUPS:
+            run, device = self._run(hashes)
+            return Overlap(total, device, run - device)
+        low, high = 1, total
+        while low < high:  # invariant: page low - 1 is held
+            middle = (low + high + 1) // 2
+            if self._mine(hashes[middle - 1]):
+                low = middle
+            else:
+                high = middle - 1
+        run = low
+        sample = hashes[:run:run // _SAMPLE + 1]
+        device = run * self._run(sample)[1] // len(sample)
+        return Overlap(total, device, run - device)
+
+    def _mine(self, key: int) -> bool:
+        tiers = self.pages.get(key)
+        return tiers is not None and not tiers & _FOREIGN
 
     def _run(self, hashes: Sequence[int]) -> tuple[int, int]:
         """(how many of `hashes` are held before the first that is not, how many of these on the GPU)."""
