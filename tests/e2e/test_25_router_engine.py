@@ -188,7 +188,7 @@ def test_sigterm_of_one_of_two_prefills_under_load_fails_no_request(stack):
     assert statuses and set(statuses) == {200}, {status: statuses.count(status) for status in statuses}
 
 
-def test_sigterm_of_the_only_decode_cuts_no_accepted_request_and_a_kill_of_the_prefill_is_answered(stack):
+def test_sigterm_of_the_only_decode_cuts_no_accepted_request(stack):
     response = stack.chat(stream=True, max_tokens=200)
     lines = response.iter_lines(decode_unicode=True)
     next(line for line in lines if line.startswith("data: "))

@@ -5,7 +5,6 @@ import json
 import anthropic
 import openai
 import pytest
-
 from infera_emulator.faults.replies import value_for
 from rig import Rig, run
 

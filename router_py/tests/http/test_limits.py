@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-
 from rig import Client, Rig, run
 
 
@@ -49,6 +48,7 @@ def test_the_admission_limit_answers_429():
     run(body())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["request_timeout", "request_idle_timeout"])
 def test_time_limits_answer_504_before_the_first_byte_and_one_event_after(limit):
     async def body():
@@ -70,6 +70,7 @@ def test_time_limits_answer_504_before_the_first_byte_and_one_event_after(limit)
     run(body())
 
 
+@pytest.mark.slow
 def test_the_idle_limit_spares_a_slow_but_moving_stream():
     async def body():
         async with Rig(settings={"request_idle_timeout": 0.5}, engine={"step": 0.15}) as rig:

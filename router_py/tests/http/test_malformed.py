@@ -207,6 +207,7 @@ fragments = st.sampled_from([
 ])
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(fragments, st.binary(max_size=12)), min_size=1, max_size=14))
 def test_any_bytes_leave_the_router_whole(rig, parts):
@@ -235,6 +236,7 @@ json_text = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max
                          lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=4), max_leaves=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.binary(max_size=60), st.dictionaries(
     st.sampled_from(["model", "stream", "rid", "n", "_x", "bootstrap_room", "routed_dp_rank", "messages", "\u00e9", "a\"b"]), json_text, max_size=6)))

@@ -9,7 +9,6 @@ import ssl
 import subprocess
 
 import pytest
-
 from infera_router.fleet.options import UsageError
 from infera_router.http.keys import ApiKeys, KeyFileError
 from infera_router.process import listen
@@ -190,7 +189,7 @@ def test_sockets_have_no_delay():
             await client.answer()
             (connection,) = rig.app.connections
             sockets = [connection.transport.get_extra_info("socket")]
-            sockets += [engine.sock for pool in rig.app.core.engines._pools.values() for engine in pool.idle]
+            sockets += [engine.transport.get_extra_info("socket") for pool in rig.app.core.engines._pools.values() for engine in pool.idle]
             assert len(sockets) == 3
             assert all(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for sock in sockets)
 
