@@ -17,7 +17,7 @@ __all__ = ["Smoke", "NotApplicable"]
 # 127 * 31 = 3937. Thinking shares the budget, hence the many tokens.
 QUESTION, ANSWER = "What is 127 * 31? Answer with the number.", "3937"
 PADDING = "Line %d of the ledger says that nothing happened on that day and that the weather was fair. "
-HOLD_TOKENS = 96
+HOLD_TOKENS = 512
 DEMAND = "infera_router_decode_demand_requests"
 
 
