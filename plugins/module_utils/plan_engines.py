@@ -130,6 +130,8 @@ def _rails(worker, given, values, rails, faults):
     given.pop("host_ip", None)
     if "SGLANG_HOST_IP" not in made.env:
         given["host_ip"] = worker.address
+    if made.netdev and "SGLANG_HOST_IP" in made.env:
+        given.setdefault("socket_ifname", made.netdev)
     if made.ib_device and "ib_device" not in given:
         given["ib_device"] = made.ib_device
     files = []

@@ -43,6 +43,7 @@ def test_what_the_engines_get(planned):
         env = found[name]["env"]
         assert {key: env[key] for key in env if key.startswith(("MC_", "MOONCAKE_"))} == {
             "MC_ENABLE_DEST_DEVICE_AFFINITY": "1", "MC_FORCE_HCA": "1", "MC_GID_INDEX": "1", "MC_MAX_MR_SIZE": "1073741824"}
+        assert {env["GLOO_SOCKET_IFNAME"], env["SGLANG_LOCAL_IP_NIC"]} == {"enp8s0"}
         assert env["SGLANG_HOST_IP"] == "10.100.0.%d" % host and device(found[name]) == ALL
     assert found["prefill-1"]["env"]["HIP_VISIBLE_DEVICES"] == "4,5,6,7"
 
