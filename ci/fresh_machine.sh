@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prove `make deploy` on a fresh Debian 12: a machine in a container, with git, make and python3 and nothing else, without systemd.
-# usage: ci/fresh_machine.sh [--keep] [--suite noble --mirror URL --keyring FILE] [--args 'ARGS of make deploy']
+# usage: ci/fresh_machine.sh [--keep] [--check-first] [--suite noble --mirror URL --keyring FILE] [--args 'ARGS of make deploy']
 #
 # Makes the root file system with debootstrap (kept in FRESH_CACHE, default ~/.cache/infera-serving-fresh), starts it with namespaces of its
 # own, clones HEAD of this checkout into it, and types there: make deploy, the curl line that it prints, make deploy, make clean,
@@ -9,10 +9,11 @@
 # Needs root, a Docker engine that allows new capabilities, debootstrap, 20 GB and, on two idle cores, about 12 minutes.
 set -eu
 cd "$(dirname "$0")/.."
-keep='' suite=bookworm mirror='' keyring='' arguments=''
+keep='' check='' suite=bookworm mirror='' keyring='' arguments=''
 while [ $# -gt 0 ]; do
   case $1 in
     --keep) keep=yes ;;
+    --check-first) check=yes ;;
     --suite) suite=$2; shift ;;
     --mirror) mirror=$2; shift ;;
     --keyring) keyring=$2; shift ;;
@@ -138,6 +139,14 @@ started() { inside "docker ps -q | xargs docker inspect --format '{{.Name}} {{.S
 begin=$(seconds); rootfs; settings; machine
 echo "the machine: $(($(seconds) - begin)) s (not counted below); load $(cut -d' ' -f1-3 /proc/loadavg)"
 inside "git -c advice.detachedHead=false clone -q /root/infera.bundle infera" /root
+
+if [ -n "$check" ]; then
+  inside "make venv && .venv/bin/ansible-playbook site.yml -i inventories/local -l local --check --diff $arguments" >"$work/check.log" 2>&1 \
+    || { tail -20 "$work/check.log"; fail "--check --diff before anything is there"; }
+  left=$(inside "ls -d /etc/docker /var/lib/infera /var/cache/infera-serving 2>/dev/null; command -v dockerd" || true)
+  [ -z "$left" ] || fail "--check changed the machine: $left"
+  inside "rm -rf .venv .deps"
+fi
 
 begin=$(seconds); deploy first; took=$(($(seconds) - begin))
 echo "first make deploy: $took s; load $(cut -d' ' -f1-3 /proc/loadavg)"
