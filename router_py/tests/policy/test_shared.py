@@ -80,6 +80,20 @@ def test_a_slot_is_given_away_only_when_nobody_claims_it():
     assert [h.requests for h in two.demand()] == [0]
 
 
+def test_what_a_worker_that_left_still_holds_is_known_to_all():
+    region, (one, two) = processes(2, worker("p", "prefill"), worker("a", "decode"), **ON)
+    held = [go(one, 10), go(one, 20), go(two, 40)]
+    for made in (one, two):
+        made.update(snapshot(FLEET[0]))
+    assert region.held() == (70, 3, 0)
+    held[0].lease.release()
+    assert region.held() == (60, 2, 0)
+    held[2].lease.release()
+    assert region.held() == (20, 1, 0)
+    held[1].lease.release()
+    assert region.held() == (0, 0, 0) and one.demand() == two.demand() == []
+
+
 def test_a_region_without_room_still_serves():
     region = Region.create(1, slots=2)
     ledger, _ = attach(region.fd, 0, PolicySettings(**ON), time.monotonic)
