@@ -12,10 +12,16 @@ def exact_weight(weight: float) -> int | float:
     return int(weight) if float(weight).is_integer() else float(weight)
 
 
-def least(tokens: Sequence[int], requests: Sequence[int], weight: int | float, scores: Sequence | None, first: Callable[[Sequence[int]], int]) -> int:
-    """Index of the target with the least demand. Ties: fewer held requests, then the ordinary policy's score, then rotation (`first`)."""
+def least(tokens: Sequence[int], requests: Sequence[int], weight: int | float, scores: Sequence | None, first: Callable[[Sequence[int]], int],
+          turn: int = -1) -> int:
+    """Index of the target with the least demand. Ties: fewer held requests, then the ordinary policy's score, then rotation (`first`).
+
+    `turn`: whose turn the rotation says it is among all, where it is known; saves looking through the ties, which are the common case.
+    """
     demand = [t + weight * r for t, r in zip(tokens, requests, strict=True)] if weight else tokens
     low = min(demand)
+    if turn >= 0 and scores is None and demand[turn] == low and requests[turn] == min(requests):
+        return turn
     if demand.count(low) == 1:
         return demand.index(low)
     tied = [i for i, d in enumerate(demand) if d == low]

@@ -244,7 +244,7 @@ class Policy:
             try:
                 tokens, requests, unknown = ledger.read(accounts)
                 if usable(size, unknown, self.weight):
-                    wanted = least(tokens, requests, self.weight, scores, group.first) if group.size > 1 else 0
+                    wanted = least(tokens, requests, self.weight, scores, group.first, usual if scores is None else -1) if group.size > 1 else 0
                     self.decisions["agree" if wanted == usual else "disagree"] += 1
                     if mode == "shadow":
                         pick.suggested = group.targets[wanted]
