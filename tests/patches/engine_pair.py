@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Serve a tiny model by one prefill and one decode inside the cpu image, ask, and print one JSON object of what came back.
 
-usage: engine_pair.py        in a container of the image, best without a network; two real engines, Mooncake over loopback TCP
+usage: engine_pair.py [pipeline]    in a container of the image, best without a network; two real engines, Mooncake over loopback TCP
 
-The prefill takes 64 tokens at a time, so longer prompts are sent in several chunks. `events` names the functions that recorded
+The prefill takes 64 tokens at a time, so longer prompts are sent in several chunks. With `pipeline` it has two stages and no overlap
+scheduler, as the published prefills have, whose sends take another path. `events` names the functions that recorded
 a completion event on the prefill: the observation is made by a wrapper around torch.cpu.Event.record, in place of a GPU's stream.
 """
 import concurrent.futures
@@ -82,7 +83,7 @@ def responses(room):
     text = both("/v1/responses", {"model": "tiny", "input": "Weather in Paris?", "tools": [tool], "tool_choice": "required", "stream": True, "store": False,
                                   "temperature": 0, "max_output_tokens": 64}, room)
     events = [json.loads(line[len("data: "):]) for line in text.splitlines() if line.startswith("data: {")]
-    final = next((event["response"]["output"] for event in events if event["type"] == "response.completed"), [])
+    final = next(event["response"]["output"] for event in events if event["type"] in ("response.completed", "response.incomplete"))
     return {"types": [event["type"] for event in events],
             "deltas": "".join(event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta"),
             "done": [event["arguments"] for event in events if event["type"] == "response.function_call_arguments.done"],
@@ -90,14 +91,17 @@ def responses(room):
 
 
 def main():
+    stages, more = [], {}
+    if sys.argv[1:] == ["pipeline"]:
+        stages, more = ["--pp-size", "2", "--disable-overlap-schedule"], {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
     work = pathlib.Path(tempfile.mkdtemp())
     subprocess.run(["infera-make-model", "--out", str(work / "model"), "--vocab", "2048", "--context", "4096"], check=True, stdout=subprocess.DEVNULL)
     (work / "site").mkdir()
     (work / "site" / "sitecustomize.py").write_text(RECORDER)
     (work / "events").touch()
     engines = {
-        "prefill": start(work, "prefill", "--disaggregation-bootstrap-port", str(BOOTSTRAP), "--chunked-prefill-size", "64",
-                         PYTHONPATH=str(work / "site"), PAIR_EVENTS=str(work / "events")),
+        "prefill": start(work, "prefill", "--disaggregation-bootstrap-port", str(BOOTSTRAP), "--chunked-prefill-size", "64", *stages,
+                         **more, PYTHONPATH=str(work / "site"), PAIR_EVENTS=str(work / "events")),
         "decode": start(work, "decode", "--disaggregation-decode-retraction-backup", "none")}
     try:
         healthy(work, engines)
