@@ -18,11 +18,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROMPT = [{"role": "user", "content": "Count the rails of one host and name the last one."}]
 
 
-def run(*argv, limit=900, check=True, env=None):
+def run(*argv, limit=900, check=True, env=None, cwd=ROOT):
     """Run a command in the checkout, at most *limit* seconds; return (exit code, output). Output goes to the test's captured stdout too."""
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        process = subprocess.Popen(argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
                                    env={**os.environ, **(env or {})})
         try:
             code = process.wait(limit)
@@ -40,7 +40,7 @@ def run(*argv, limit=900, check=True, env=None):
 
 def play(*argv, inventory="inventories/local", **options):
     """Run a playbook against inventories/local, or a copy of it."""
-    return run(".venv/bin/ansible-playbook", *argv, "-i", str(inventory), "-l", "local", **options)
+    return run(str(ROOT / ".venv" / "bin" / "ansible-playbook"), *argv, "-i", str(ROOT / inventory), "-l", "local", **options)
 
 
 def changed(output):

@@ -54,10 +54,10 @@ def test_installed_collection_sees_the_same_deployment(deployment, tmp_path):
     support.run(".venv/bin/ansible-galaxy", "collection", "build", "--force", "--output-path", str(tmp_path))
     tarball = next(tmp_path.glob("infera-serving-*.tar.gz"))
     support.run(".venv/bin/ansible-galaxy", "collection", "install", "--offline", "--no-deps", "--force", "-p", str(tmp_path / "inst"), str(tarball))
-    env = {"ANSIBLE_COLLECTIONS_PATH": f"{tmp_path / 'inst'}:{support.ROOT / '.deps'}", "ANSIBLE_CONFIG": "/dev/null",
-           "ANSIBLE_INJECT_FACT_VARS": "false"}
+    # A folder of its own: no ansible.cfg, and nothing of the checkout but the inventory and the records.
+    env = {"ANSIBLE_COLLECTIONS_PATH": f"{tmp_path / 'inst'}:{support.ROOT / '.deps'}"}
     before = deployment.identities()
-    _code, output = support.play("infera.serving.site", env=env)
+    _code, output = support.play("infera.serving.site", "-e", f"infera_runs_dir={support.ROOT / 'runs'}", env=env, cwd=tmp_path)
     assert support.changed(output) == 0, output[-3000:]
     assert deployment.identities() == before
 
