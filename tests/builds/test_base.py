@@ -1,9 +1,8 @@
-"""The Debian base, where Debian's image can be pulled: here from a local registry that holds a plain Debian under that name."""
-import subprocess
+"""The Debian base, where Debian's image can be pulled: here from a local registry that holds our own under that name."""
 
 import pytest
 
-from builds.support import NAMESPACE, ROOT, docker, play
+from builds.support import NAMESPACE, docker, play
 
 pytestmark = pytest.mark.slow
 
