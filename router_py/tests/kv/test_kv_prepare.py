@@ -308,4 +308,4 @@ def test_the_loop_goes_on_while_threads_prepare(model_dirs, tokenizers):
         made.close()
     high = [values[len(values) * 9 // 10] for values in (free, busy)]
     print(f"p90 and top lag: hashing {high[0] * 1e3:.2f} {free[-1] * 1e3:.2f} ms, preparing {high[1] * 1e3:.2f} {busy[-1] * 1e3:.2f} ms ({len(busy)} samples)")
-    assert len(busy) > 30 and high[1] < high[0] + 0.005
+    assert len(busy) > 10 and high[1] < high[0] + 0.005

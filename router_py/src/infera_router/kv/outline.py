@@ -86,9 +86,7 @@ def parse(body: bytes) -> tuple[Outline, Stem | None]:
 
 
 def resume(body: bytes, stem: Stem) -> tuple[Outline, Stem | None] | None:
-    """The same for a body that starts with stem.raw: only new messages are parsed. None where a full parse is needed."""
-    if not body.startswith(stem.raw):
-        return None
+    """The same for a body that is known to start with stem.raw: only new messages are parsed. None where a full parse is needed."""
     known = len(stem.raw)
     start = _SPACE.match(body, known).end()
     mark = body[start:start + 1]

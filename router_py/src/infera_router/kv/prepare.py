@@ -127,9 +127,9 @@ class Builder:
         return self._single(fields, made, kept, polite, base)
 
     def _single(self, fields: dict, made: chat.Chat, kept: Entry | None, polite: bool, base: Entry | None = None) -> Prepared:
-        started = time.perf_counter()
+        started = time.thread_time()
         text = self.renderer.text(made)
-        cost = time.perf_counter() - started
+        cost = time.thread_time() - started
         pages, _ = self._text_pages(fields, text, made.prefix, kept, base, cost, polite)
         return self._result(fields, [pages])
 
@@ -149,7 +149,8 @@ class Builder:
         entry = kept or Entry("", array("I"), array("Q"), array("Q"))
         if encoded.mark_chars:
             last = encoded.mark_chars[-1]
-            entry.stable, entry.ids = text[:last], encoded.ids[:encoded.mark_tokens[-1]]
+            # Ids beyond the last mark are kept with the rest: they are never read, and a copy would cost more.
+            entry.stable, entry.ids = text[:last], encoded.ids
             entry.mark_chars, entry.mark_tokens = encoded.mark_chars, encoded.mark_tokens
             entry.chains = pages.chains
             # What the next turn spends on the known part: the template walks it again, and the ids of its pages are copied.
@@ -250,6 +251,11 @@ class Preparer:
     def _adopt(self, tokenizer: Tokenizer) -> None:
         # A thread that computes must not keep the event loop waiting for the interpreter's default of 5 ms.
         sys.setswitchinterval(min(sys.getswitchinterval(), 0.001))
+        if self._executor is None:
+            # Starting a thread waits for it, which is not for the first requests to do.
+            self._executor = ThreadPoolExecutor(THREADS, "kv-prepare")
+            for _ in range(THREADS):
+                self._executor.submit(time.sleep, 0.01)
         self.builder = Builder(tokenizer, self.view if self._kv_aware else None, self._cache_bytes, self._served_names)
 
     def _served_names(self) -> set[str]:
@@ -285,8 +291,6 @@ class Preparer:
         return prepared
 
     async def _in_thread(self, builder: Builder, route: str, body: bytes, base: Entry | None) -> Prepared:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(THREADS, "kv-prepare")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, builder.build, route, body, base, True)

@@ -167,7 +167,8 @@ class Core:
         facts = RequestFacts(env.model or None, prepared.tokens, prepared.pages, session)
         if env.retention is not None:
             facts.cost_scale = hints.cost_scale(envelope.scalar(env.retention))
-        if hints.may_hold_images(body):
+        # A prompt with images is never sized, so a large text-only body need not be searched for them.
+        if prepared.error is not None and hints.may_hold_images(body):
             facts.images = await self.loop.run_in_executor(None, hints.images, body)
         return facts, prepared
 
