@@ -56,6 +56,14 @@ def rails_table(facts, workers=()):
     return mooncake_workers.table(facts, workers)
 
 
+def fabric_probes(plan, rails, transports=("tcp", "rdma")):
+    return mooncake_workers.fabric_probes(plan, rails, transports)
+
+
+def fabric_faults(figures, min_gb_s=0):
+    return mooncake_workers.fabric_faults(figures, min_gb_s)
+
+
 def gid_to_ipv4(value):
     try:
         return rails_gids.gid_to_ipv4(value)
@@ -70,6 +78,8 @@ def pci_shared_depth(value, other):
 class FilterModule:
     def filters(self):
         return {
+            "fabric_faults": fabric_faults,
+            "fabric_probes": fabric_probes,
             "gid_to_ipv4": gid_to_ipv4,
             "ib_device_spec": ib_device_spec,
             "mooncake_mr_size": mooncake_mr_size,

@@ -25,3 +25,11 @@ def test_the_log_tells_the_transport(deployment, role):
 def test_the_engine_in_the_container(deployment):
     code, found = module("mooncake_engine_info", f"container={deployment.names('decode')[0]} require=mr_split,no_truncation")
     assert code == 0 and found["capabilities"]["mr_split"] and not found["capabilities"]["dmabuf"], found
+
+
+def test_the_fabric_is_measured_with_the_engine_image(deployment):
+    before = deployment.identities()
+    _code, output = support.play("playbooks/fabric.yml", "-e", "mooncake_fabric_bytes=16777216")
+    row, = [line.split() for line in output.splitlines() if line.split()[2:3] == ["tcp"] and "localhost" in line]
+    assert float(row[3]) > 0 and row[4] == "True", row
+    assert deployment.identities() == before, "its containers are gone"

@@ -103,3 +103,32 @@ def test_how_many_rails_each_process_has_to_open(planned):
 def test_the_table(facts):
     lines = mooncake_workers.table(facts("tree2"), [{"name": "own-decode-0", "env": {"MC_FORCE_HCA": "1", "HOST_IP": "x"}, "ib_device": ALL}])
     assert lines[4] == "ionic_3  0000:38:00.0  -    is DOWN  -     -     -     -    -" and lines[-1] == "own-decode-0: %s; MC_FORCE_HCA=1" % ALL
+
+
+def test_the_fabrics_transfers(planned, facts):
+    containers = list(planned().values())
+    made = {"containers": containers, "hosts": [{"name": "a", "address": "10.9.0.1"}, {"name": "b", "address": "10.9.0.2"}]}
+    rails = {"a": facts("tree1"), "b": facts("tree2", 2)}
+    probes = mooncake_workers.fabric_probes(made, rails)
+    assert [(probe["source"], probe["target"], probe["transport"]) for probe in probes] == [
+        ("a", "b", "tcp"), ("a", "b", "rdma"), ("b", "a", "tcp"), ("b", "a", "rdma")]
+    tcp, rdma = probes[:2]
+    assert (tcp["source_env"], tcp["target_address"], tcp["target_devices"], tcp["hardware"]["devices"]) == ({"MC_FORCE_TCP": "1"}, "10.9.0.2", "", [])
+    assert rdma["source_env"]["MC_FORCE_HCA"] == "1" and "MC_FORCE_TCP" not in rdma["source_env"] and rdma["target_address"] == "10.100.0.2"
+    assert rdma["source_devices"] == ALL and "ionic_3" not in rdma["target_devices"]
+    assert rdma["hardware"]["devices"] == ["/dev/kfd", "/dev/dri", "/dev/infiniband"]
+    alone = mooncake_workers.fabric_probes(dict(made, containers=[one for one in containers if one["role"] == "decode"]), rails, ["tcp"])
+    assert [(probe["source"], probe["target"]) for probe in alone] == [("b", "b")]
+
+
+def test_what_is_wrong_with_figures():
+    def row(transport, speed, intact=True, fault=""):
+        return {"from": "a", "to": "b", "transport": transport, "GB/s": speed, "intact": intact, "fault": fault}
+
+    check = mooncake_workers.fabric_faults
+    assert check([row("tcp", 1.0), row("rdma", 40.0)], 20) == []
+    assert check([row("tcp", 1.0), row("rdma", 0.9)]) == [
+        "rdma from a to b: 0.9 GB/s, no more than over TCP (1.0): the rails are not used, or their switch ports are slow"]
+    assert check([row("rdma", 9.0)], 20) == ["rdma from a to b: 9.0 GB/s, mooncake_fabric_min_gb_s is 20"]
+    assert check([row("tcp", "-", False, "no image"), row("rdma", 5.0, False)]) == [
+        "tcp from a to b: no image", "rdma from a to b: what was read back is not what was written"]
