@@ -10,7 +10,6 @@ from .mooncake_devices import DeviceSpecError, parse_nic_peer_affinity
 from .mooncake_mr import MrSizeError, check, check_raw
 from .mooncake_names import KNOWN, NO_EFFECT, check_ports, check_value, unknown_name
 
-
 # Variables that decide the transfer start so.
 PREFIXES = ("MC_", "MOONCAKE_", "NCCL_IB_GID_INDEX", "MORI_IB_GID_INDEX")
 
