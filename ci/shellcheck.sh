@@ -6,6 +6,6 @@ git ls-files | while read -r f; do
   [ -f "$f" ] || continue
   case $f in
     *.sh) echo "$f" ;;
-    *) head -c 64 "$f" | head -n 1 | tr -d '\0' | grep -qE '^#!.*\b(ba)?sh$' && echo "$f" || true ;;
+    *) if head -c 64 "$f" | head -n 1 | tr -d '\0' | grep -qE '^#!.*\b(ba)?sh$'; then echo "$f"; fi ;;
   esac
 done | xargs shellcheck

@@ -36,6 +36,7 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
 # Debian splits ensurepip off; an interpreter from elsewhere brings its own.
 python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv
 
+# shellcheck disable=SC2086
 stamp=.venv/.stamp-$kind-$(cat $files ci/venv.sh ci/unpack_collections.py | sha256sum | cut -c1-16)
 [ -e "$stamp" ] && { [ "$kind" = run ] || [ -e .venv/.dev-apt ]; } && [ -x .venv/bin/ansible-playbook ] && exit 0
 [ -x .venv/bin/python ] || python3 -m venv .venv
