@@ -11,6 +11,10 @@ from . import models
 GOLDEN = pathlib.Path(__file__).parent / "fixtures" / "golden.json"
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "engine: needs the real SGLang")
+
+
 @pytest.fixture(scope="session")
 def golden() -> dict:
     """What the real SGLang 0.5.22 wheel answered (wheel/regenerate.py)."""
