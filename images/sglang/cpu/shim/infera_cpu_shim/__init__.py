@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the unedited SGLang 0.5.22 wheel misses on a machine without an accelerator.
 
-Three gaps, and nothing else, are filled from outside of the package:
+Four gaps, and nothing else, are filled from outside of the package:
 
 * ``torchvision`` from PyPI is a CUDA build whose operator library cannot load beside a CPU torch (``hooks``);
 * ``triton`` is imported without a condition, although no kernel runs on the CPU path (``hooks``, ``triton_stub``);
-* ``TorchNativeAttnBackend`` lacks one method that attention data parallelism asks for (``plugin``).
+* ``TorchNativeAttnBackend`` lacks one method that attention data parallelism asks for (``plugin``);
+* the data-parallel controller spins on its socket, which starves the engines where cores are few (``plugin``).
 
 The sibling package ``sgl_kernel`` answers imports of compiled CPU kernels and refuses to run them.
 """
