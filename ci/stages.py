@@ -44,7 +44,7 @@ STAGES = {
         command("collection-build", "sh", "ci/collection_build.sh"),
         command("wheel", "sh", "ci/wheel.sh"),
     ), parallel=2),
-    "patches": Stage(4, (tests("sources", "tests/patches"),)),
+    "patches": Stage(4, (tests("sources", "tests/patches", "-m", "not engine", limit=900),)),
     "rails": Stage(3, (tests("mooncake", "tests/mooncake"),)),
     "router": Stage(8, (
         tests("router", "router_py/tests", "-c", "router_py/pyproject.toml", "-m", "slow and not engine",
@@ -58,5 +58,6 @@ STAGES = {
     "deployment": Stage(12, (
         tests("deployment", "tests/e2e", "-x", "--ignore=tests/e2e/test_90_clean.py", "-m", "not rehearsal", limit=1800),
     )),
+    "verification": Stage(6, (tests("rehearsal", "tests/e2e/test_60_rehearsal.py", "-m", "rehearsal", limit=1200),)),
     "clean": Stage(2, (tests("clean", "tests/e2e/test_90_clean.py"),)),
 }
