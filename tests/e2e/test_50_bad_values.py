@@ -1,4 +1,6 @@
 """Bad values: one line that names the variable, before anything is touched."""
+import os
+import pathlib
 import socket
 
 import pytest
@@ -31,9 +33,22 @@ def test_refused_before_anything_is_touched(deployment, name):
 def test_a_port_of_someone_else(deployment):
     before = deployment.identities()
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        # Below the range that the kernel gives to outgoing connections.
+        for port in range(20000, 20100):
+            try:
+                taken.bind(("127.0.0.1", port))
+                break
+            except OSError:
+                continue
         taken.listen()
-        port = taken.getsockname()[1]
         code, output = support.play("site.yml", "-e", f"router_port={port}", check=False)
-    assert code != 0 and any("router_port" in line and str(port) in line for line in output.splitlines()), output[-3000:]
+    assert code != 0 and any("router_port" in line and str(port) in line and str(os.getpid()) in line for line in output.splitlines()), output[-3000:]
+    assert support.changed(output) == 0 and deployment.identities() == before
+
+
+def test_a_port_that_any_connection_may_take(deployment):
+    low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    before = deployment.identities()
+    code, output = support.play("site.yml", "-e", f"router_port={low + 7}", check=False)
+    assert code != 0 and any("router_port" in line and "ephemeral" in line for line in output.splitlines()), output[-3000:]
     assert support.changed(output) == 0 and deployment.identities() == before
