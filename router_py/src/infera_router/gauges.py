@@ -52,6 +52,10 @@ def collect(app: App) -> Store:
         store.set("infera_router_session_escapes_total", (), affinity.escapes)
     _prompts(app, store)
     store.set("infera_router_decode_request_weight", (), policy.settings.decode_request_weight)
+    if policy.ledger.shared:
+        region = policy.ledger.region
+        store.set("infera_router_ledger_lock_waits_total", (), region.waits)
+        store.set("infera_router_ledger_lock_timeouts_total", (), region.timeouts)
     store.set("infera_router_lease_oldest_seconds", (), policy.oldest_lease(now)[0])
     store.set("infera_router_leases", (), policy.open_leases)
     store.set("infera_router_leases_lost_total", (), policy.lost)

@@ -46,6 +46,9 @@ def test_connections_are_spread_evenly_and_every_page_is_of_all():
                 page = (await client.answer()).body.decode()
                 assert 'infera_requests_total{outcome="ok",router="pd"} 320.0' in page
                 assert "infera_router_processes 2.0" in page
+            seen = await stack.metrics()
+            picks = sum(value for name, value in seen.items() if name.startswith("infera_router_picks_total{role=\"decode\""))
+            assert seen["infera_router_ledger_lock_timeouts_total"] == 0 and seen["infera_router_ledger_lock_waits_total"] < picks / 4
             spread = shares(stack.router.children(), clients)
             assert sum(spread) == 64 and all(26 <= share <= 38 for share in spread), spread
             per_decode = [engine.requests for engine in stack.engines["decode"]]

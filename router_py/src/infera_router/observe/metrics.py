@@ -94,6 +94,8 @@ FAMILIES: dict[str, Family] = {f.name: f for f in (
     Family("infera_router_leases_lost_total", COUNTER, "Leases that only the last resort released; a bug if not 0."),
     Family("infera_router_ready", GAUGE, "1 while the router takes requests and has a servable pool.", (), (), "max"),
     Family("infera_router_processes", GAUGE, "Worker processes that answered for this page."),
+    Family("infera_router_ledger_lock_waits_total", COUNTER, "Picks that found the shared ledger locked by another process."),
+    Family("infera_router_ledger_lock_timeouts_total", COUNTER, "Picks made without the lock because nobody gave it up within 50 ms."),
     Family("infera_router_process_restarts_total", COUNTER, "Worker processes that died and were started again."),
     Family("infera_router_uptime_seconds", GAUGE, "Since the process started.", (), (), "max"),
 )}
