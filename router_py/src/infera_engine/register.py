@@ -139,7 +139,8 @@ class Registration:
         there = self._parsed(key, item.value)
         if there is None or there.generation != self._wanted.generation:
             self._written = None
-        elif there.status == DRAINING and self._wanted.status == ACTIVE:
+        # A draining that we wrote ourselves is one that a signal has just ended.
+        elif there.status == DRAINING and self._wanted.status == ACTIVE and (self._written is None or self._written.status != DRAINING):
             log.warning("the record %s was set to draining from outside; it stays so", key)
             self._wanted = dataclasses.replace(self._wanted, status=DRAINING)
             self._written = self._wanted
