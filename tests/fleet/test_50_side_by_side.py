@@ -33,7 +33,7 @@ def second(deployment):
 
 def test_two_deployments_do_not_mix(deployment, second):
     first = deployment.identities()
-    assert len(second.workers()) == 1 and len(deployment.workers()) == 4
+    assert len(second.workers()) == 1 and len(deployment.workers()) == len(deployment.containers("prefill")) + len(deployment.containers("decode"))
     assert not set(second.workers()) & set(deployment.workers())
     assert second.chat().status_code == deployment.chat().status_code == 200
     assert second.url != deployment.url

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import logging
 import signal
+import socket
 import time
 import uuid
 
@@ -57,6 +58,10 @@ class Supervisor:
     async def run(self) -> int:
         self._handle_signals()
         become_reaper()
+        if not self._args.follower and (taken := _cannot_bind(self._args.values["host"] or "127.0.0.1", self._port)):
+            # Started all the same, the other's /health would pass for ours and its record would be overwritten.
+            log.error("SGLang's --port %d on %s: %s; stop what holds it, or give another port", self._port, self._args.values["host"], taken)
+            return 1
         command = [self._settings.python, "-m", "sglang.launch_server", *self._args.argv]
         try:
             self._child = await Child.start(command)
@@ -213,6 +218,18 @@ class Supervisor:
         while True:
             await asyncio.sleep(REAP_EVERY)
             reap_orphans(self._child.pid)
+
+
+def _cannot_bind(host: str, port: int) -> str | None:
+    """Why SGLang could not listen there, or None."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def _with_status(record: WorkerRecord, status: str) -> WorkerRecord:

@@ -140,6 +140,26 @@ def test_a_child_that_ignores_sigterm_is_killed(engine):
     run(main())
 
 
+def test_a_port_that_another_holds_is_refused_before_the_start(engine):
+    """Its /health would pass for ours, and its record would be overwritten."""
+
+    async def main():
+        first = engine()
+        await first.status("active")
+        generation = (await first.record())["generation"]
+        first.process, kept = None, first.process
+        second = first.start()
+        try:
+            assert await second.ended() == 1
+            assert f"--port {first.port} on 127.0.0.1: Address already in use" in second.log
+            assert (await first.record())["generation"] == generation
+        finally:
+            kept.kill()
+            kept.wait()
+
+    run(main())
+
+
 def test_a_stop_while_the_model_loads(engine):
     async def main():
         one = engine(ready=False)
