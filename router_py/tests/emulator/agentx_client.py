@@ -52,7 +52,7 @@ def replay(folder, router, model, tokenizer_folder, trace_folder, lanes, seconds
             "--custom-dataset-type", "weka_trace", "--concurrency", str(lanes), "--benchmark-duration", str(seconds), "--random-seed", "42",
             "--warmup-requests-per-lane", "2", "--unsafe-override", "--no-gpu-telemetry", "--use-server-token-count", "--server-metrics",
             f"{router}/metrics", "--output-artifact-dir", folder / "out", "--ui", "simple"]
-    done = subprocess.run([str(a) for a in argv], env=env, cwd=folder, capture_output=True, text=True, timeout=seconds + 180)
+    done = subprocess.run([str(a) for a in argv], env=env, cwd=folder, capture_output=True, text=True, timeout=seconds + 480)
     exported = folder / "out" / "profile_export.jsonl"
     records = [json.loads(line) for line in exported.read_text().splitlines()] if exported.exists() else []
     return done.returncode, done.stdout + done.stderr, records

@@ -29,7 +29,7 @@ def test_a_replay_has_no_error_usage_everywhere_and_one_prefill_per_conversation
         served = {line[0]: line[1:] for line in json.loads(get(f"{decode}/emulator/requests"))["requests"]}
     assert code == 0, output[-3000:]
     measured = [r for r in records if r["metadata"]["benchmark_phase"] == "profiling"]
-    assert len(measured) > 60 and len(records) > len(measured), "warm-up and measured requests"
+    assert len(measured) > 15 and len(records) > len(measured), "warm-up and measured requests"
     assert [r["error"] for r in records if r.get("error")] == []
     by_conversation, prompt, cached = defaultdict(set), 0, 0
     for record in records:
@@ -40,7 +40,7 @@ def test_a_replay_has_no_error_usage_everywhere_and_one_prefill_per_conversation
         prompt, cached = prompt + prompt_tokens, cached + cached_tokens
     turns = Counter(r["metadata"]["x_correlation_id"] for r in records)
     print(f"{len(records)} requests of {len(turns)} conversations, {cached / prompt:.0%} of prompt tokens cached; {demand['decisions']}")
-    assert max(turns.values()) > 5 and all(len(prefills) == 1 for prefills in by_conversation.values())
+    assert max(turns.values()) > 2 and all(len(prefills) == 1 for prefills in by_conversation.values())
     assert set.union(*by_conversation.values()) == {0, 1}, "both prefills are in use"
     assert cached / prompt > 0.8
     assert demand["decisions"]["fallback"] == 0 and all(t["requests"] == t["tokens"] == 0 for t in demand["targets"])

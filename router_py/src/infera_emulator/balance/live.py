@@ -28,7 +28,7 @@ def add_common(p: argparse.ArgumentParser) -> None:
 
 def serve_parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="infera-emulator balance serve", description="Emulated prefills and one decode in real time, with SGLang's HTTP "
-                                "and PD surface. They register in etcd. No model runs.")
+                                "and PD surface for chats and text completions. They register in etcd. No model runs.")
     add_common(p)
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     p.add_argument("--port", type=int, default=31000, metavar="P", help="engine n listens on P + 400n, prefills first (default: %(default)s)")
