@@ -4,7 +4,8 @@
 
 Questions and answers are objects with these members:
     prompts {model folder: [{route, body}]}   prompt ids of bodies, by the wheel's request models and serving classes
-    hashes  [{tokens, page_size, pairs, salt}]   page event ids, by the wheel's radix keys and recorder
+    hashes  [{tokens, page_size, pairs, salt}]   page event ids, by the wheel's radix keys and recorder; null where its hash extension, which
+            is compiled when first used, cannot be built
     system  [{route, body}]   messages of Responses and Anthropic bodies, with and without inline system
     batches null   event batches (hex) built and encoded with the wheel's own classes
 
@@ -188,9 +189,15 @@ def batches() -> dict:
 
 def main() -> None:
     given = json.load(sys.stdin)
+    try:
+        hashed = hashes(given["hashes"])
+    except RuntimeError as exc:
+        if "native hash extension" not in str(exc):
+            raise
+        hashed = None
     answers = {
         "prompts": {folder: prompts(folder, cases) for folder, cases in given["prompts"].items()},
-        "hashes": hashes(given["hashes"]),
+        "hashes": hashed,
         "system": system(given["system"]),
         "batches": batches(),
     }
