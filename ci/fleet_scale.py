@@ -104,7 +104,7 @@ def inventory(count):
     groups = {"prefill": names[:count // 2], "decode": names[count // 2:], "mixed": [], "router": names[:1], "builder": names[:1],
               "etcd": names[:3 if count >= 3 else 1]}
     values = {
-        "ansible_user": lab.USER, "ansible_ssh_private_key_file": str(FOLDER / "key"), "ansible_python_interpreter": "/usr/bin/python3",
+        "ansible_user": lab.USER, "ansible_ssh_private_key_file": str(FOLDER / "key"), "ansible_python_interpreter": "/usr/bin/python3", "ansible_timeout": 60,
         "ansible_ssh_common_args": f"-o UserKnownHostsFile={FOLDER / 'known_hosts'} -o IdentitiesOnly=yes",
         "infera_shape": "scale", "infera_deployment_id": f"scale{count}", "infera_flavour": "cpu", "infera_runs_dir": str(FOLDER / "runs"),
         "infera_model_make": {"vocab": 512, "context": 2048, "layers": 2}, "prefill_workers": count // 2, "prefill_gpus": 1,

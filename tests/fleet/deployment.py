@@ -35,7 +35,7 @@ class Deployment:
         common = {
             "ansible_user": lab.USER, "ansible_ssh_private_key_file": str(lab.FOLDER / "id_ed25519"),
             "ansible_ssh_common_args": f"-o UserKnownHostsFile={lab.FOLDER / 'known_hosts'} -o IdentitiesOnly=yes",
-            "ansible_python_interpreter": "/usr/bin/python3", "image_registry": lab.REGISTRY, "image_etcd_source": "debian",
+            "ansible_python_interpreter": "/usr/bin/python3", "ansible_timeout": 60, "image_registry": lab.REGISTRY, "image_etcd_source": "debian",
             "infera_runs_dir": str(self.runs), "infera_site_file": str(self.inventory), "preflight_min_memory_gb": 4, "preflight_min_disk_gb": 5,
             "decode_request_weight": weight, **self.values}
         children = {name: {"hosts": dict.fromkeys(members)} for name, members in self.groups.items()}
