@@ -1,5 +1,6 @@
 """The cpu image: built by the same applier, patched where it counts, and serving. Needs Docker and the image (`make image`); real engines, minutes."""
 import json
+import os
 import pathlib
 import subprocess
 
@@ -24,7 +25,7 @@ def docker(*argv, check=True, limit=120):
 
 def python(image, script, *argv, limit=120):
     """Run a script of this folder in a container of the image, without a network: the finished process."""
-    name = docker("create", "--init", "--network", "none", "--env", "SGLANG_USE_CPU_ENGINE=1", "--entrypoint", "python3",
+    name = docker("create", "--init", "--network", "none", "--user", "0", "--env", "SGLANG_USE_CPU_ENGINE=1", "--entrypoint", "python3",
                   image, "-B", f"/{script}", *argv).stdout.strip()
     try:
         docker("cp", str(HERE / script), f"{name}:/{script}")
@@ -47,7 +48,7 @@ def image():
 @pytest.fixture(scope="module")
 def stock(image, tmp_path_factory):
     """The same image with the wheel's own files in place of the patched ones, and another user than root."""
-    context = tmp_path_factory.mktemp("stock")
+    context, name = tmp_path_factory.mktemp("stock"), f"infera-test/sglang-stock:{os.getpid()}"
     package = sources.unpacked("sglang", "0.5.22") / "sglang"
     for file in FILES:
         target = context / "sglang" / file
@@ -56,9 +57,9 @@ def stock(image, tmp_path_factory):
     where = docker("run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c",
                    "import importlib.util; print(list(importlib.util.find_spec('sglang').submodule_search_locations)[0])").stdout.strip()
     (context / "Dockerfile").write_text(f"FROM {image}\nCOPY sglang/ {where}/\nLABEL infera.serving.ledger=none\nUSER 1000\n")
-    docker("build", "--quiet", "--network", "none", "--tag", "infera-test/sglang-stock:1", str(context), limit=300)
-    yield "infera-test/sglang-stock:1"
-    docker("image", "rm", "--force", "infera-test/sglang-stock:1", check=False)
+    docker("build", "--quiet", "--network", "none", "--tag", name, str(context), limit=300)
+    yield name
+    docker("image", "rm", "--force", name, check=False)
 
 
 def labels(image):
@@ -78,16 +79,17 @@ def test_the_image_has_the_ledger_of_the_page(image):
 def test_the_responses_stream_of_the_image(image, stock):
     """The same scripted streams as on the wheels, with the image's own files and Python."""
     runs = {name: python(one, "responses_stream.py", limit=300) for name, one in (("stock", stock), ("patched", image))}
+    assert all(done.stdout for done in runs.values()), [done.stderr[-2000:] for done in runs.values()]
     check_responses({name: (done.returncode, json.loads(done.stdout)) for name, done in runs.items()})
 
 
 def test_a_running_site_is_patched_by_a_derived_layer(image, stock, tmp_path):
-    name = "infera-test/sglang-derived:1"
+    name = f"infera-test/sglang-derived:{os.getpid()}"
     layer = {"image": stock, "tag": name, "state": "applied", "expect": "0.5.22"}
     try:
         reported, foreseen, derived, again, untagged = call(
             tmp_path, ({"image": stock}, False), (layer, True), (layer, False), (layer, False), ({**layer, "image": name, "tag": name + "b"}, False))
-        assert {row["name"] for row in reported["ledger"] if row["changed"]} == {name for name, status in EXPECTED["0.5.22"].items() if status == "baked"}
+        assert {row["name"] for row in reported["ledger"] if row["changed"]} == {row for row, status in EXPECTED["0.5.22"].items() if status == "baked"}
         assert not reported["changed"] and foreseen["changed"] and "image" not in foreseen and foreseen["diff"]["prepared"].count("\n+++ b/") == len(FILES)
         assert derived["changed"] and not again["changed"] and derived["image"] == again["image"]
         found = labels(name)
