@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("script", ["ci/published_table.py"])
+@pytest.mark.parametrize("script", ["ci/published_table.py", "ci/engine_reference.py", "ci/router_reference.py"])
 def test_current(script):
     done = subprocess.run([sys.executable, str(ROOT / script), "--check"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
