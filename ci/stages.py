@@ -59,5 +59,8 @@ STAGES = {
         tests("deployment", "tests/e2e", "-x", "--ignore=tests/e2e/test_90_clean.py", "-m", "not rehearsal", limit=1800),
     )),
     "verification": Stage(6, (tests("rehearsal", "tests/e2e/test_60_rehearsal.py", "-m", "rehearsal", limit=1200),)),
-    "clean": Stage(2, (tests("clean", "tests/e2e/test_90_clean.py"),)),
+    "clean": Stage(2, (
+        tests("clean", "tests/e2e/test_90_clean.py"),
+        command("engine", "ansible-playbook", "ci/stop_engine.yml"),
+    )),
 }
