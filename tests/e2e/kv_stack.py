@@ -11,7 +11,7 @@ import zmq
 from e2e import support
 
 PREFIX = "/e2e-kv/"
-PREFILL, DECODE, ROUTER, PROXY = 33400, 33800, 34300, 34390
+PREFILL, DECODE, ROUTER, PROXY = 26000, 26400, 26900, 26990  # below the ephemeral range
 
 
 class EventProxy:

@@ -7,7 +7,7 @@ import requests
 from e2e import support
 
 PREFIX = "/e2e-router/"
-PIPELINE, SINGLE, DECODE, ROUTER = 35000, 35400, 35800, 36300
+PIPELINE, SINGLE, DECODE, ROUTER = 24000, 24400, 24800, 25300  # below the ephemeral range
 TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
 

@@ -32,7 +32,7 @@ def test_the_same_tokens_from_pd_and_from_one_engine(deployment):
     decode = next(c for c in record["containers"] if c["role"] == "decode")
     mounts = deployment.container(decode["name"]).attrs["HostConfig"]["Binds"] or []
     model = decode["argv"][decode["argv"].index("--model-path") + 1]
-    port = 33100
+    port = 28100
     mounts = {m.split(":")[0]: {"bind": m.split(":")[1], "mode": "ro"} for m in mounts}
     for mount in deployment.container(decode["name"]).attrs["HostConfig"]["Mounts"] or []:
         mounts[mount["Source"]] = {"bind": mount["Target"], "mode": "ro"}

@@ -56,7 +56,7 @@ def test_a_second_turn_goes_to_the_prefill_that_holds_its_prefix(stack):
         assert talk.prefill == home and talk.cached > 0.5 * before, (talk.cached, before)
     assert stack.metric("infera_router_pick_cache_hits_sum", role="prefill") - hits > 4 * 0.5 * talks[0].size / stack.page_size
     ranks = stack.metrics()
-    assert {f'infera_router_decode_demand_requests{{target="127.0.0.1:33800#dp{rank}"}}' for rank in (0, 1)} <= set(ranks)
+    assert {f'infera_router_decode_demand_requests{{target="127.0.0.1:26400#dp{rank}"}}' for rank in (0, 1)} <= set(ranks)
 
 
 TOOLS = [{"type": "function", "function": {"name": "find", "description": "Find a file", "parameters": {
