@@ -32,6 +32,9 @@ def command(name: str, *argv: str, limit: int = 600) -> Step:
 
 FAST = "not slow and not engine"
 
+# These start engines of their own beside the deployment: a fleet of two prefills and two decode ranks does not fit into the budget of `make test`.
+OWN_ENGINES = ("tests/e2e/test_25_router_engine.py", "tests/e2e/test_28_kv.py")
+
 STAGES = {
     "check": Stage(3, (
         command("ansible-lint", "ansible-lint", "--offline"),
@@ -48,19 +51,26 @@ STAGES = {
     "rails": Stage(3, (tests("mooncake", "tests/mooncake"),)),
     "router": Stage(8, (
         tests("router", "router_py/tests", "-c", "router_py/pyproject.toml", "-m", "slow and not engine",
-              "--ignore=router_py/tests/policy", "--ignore=router_py/tests/emulator", "--ignore=router_py/tests/kv"),
+              "--ignore=router_py/tests/policy", "--ignore=router_py/tests/emulator", "--ignore=router_py/tests/kv", limit=900),
     )),
     "decisions": Stage(6, (
         tests("decisions", "router_py/tests/policy", "router_py/tests/emulator", "router_py/tests/kv", "-c", "router_py/pyproject.toml",
-              "-m", "slow and not engine"),
+              "-m", "slow and not engine", limit=900),
     )),
     # The deployment that this stage brings up is shared by the next ones; the last stage takes it down.
     "deployment": Stage(12, (
-        tests("deployment", "tests/e2e", "-x", "--ignore=tests/e2e/test_90_clean.py", "-m", "not rehearsal", limit=1800),
+        tests("deployment", "tests/e2e", "-x", "--ignore=tests/e2e/test_90_clean.py", *(f"--ignore={f}" for f in OWN_ENGINES),
+              "-m", "not rehearsal", limit=2400),
     )),
     "verification": Stage(6, (tests("rehearsal", "tests/e2e/test_60_rehearsal.py", "-m", "rehearsal", limit=1200),)),
     "clean": Stage(2, (
         tests("clean", "tests/e2e/test_90_clean.py"),
         command("engine", "ansible-playbook", "ci/stop_engine.yml"),
     )),
+}
+
+# Not in `make test`: run by name, beside a deployment that runs (`make deploy`).
+BY_NAME = {
+    "engines": Stage(15, (tests("engines", *OWN_ENGINES, limit=1800),)),
+    "patched-image": Stage(6, (tests("image", "tests/patches", "-m", "engine", limit=1200),)),
 }
