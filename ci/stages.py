@@ -69,8 +69,9 @@ STAGES = {
     )),
 }
 
-# Not in `make test`: run by name, beside a deployment that runs (`make deploy`).
+# Not in `make test`: run by name. `engines` and `patched-image` need a deployment that runs (`make deploy`), `fleet` makes its own hosts.
 BY_NAME = {
     "engines": Stage(15, (tests("engines", *OWN_ENGINES, limit=1800),)),
+    "fleet": Stage(18, (tests("fleet", "tests/fleet", "-x", limit=2400),)),
     "patched-image": Stage(6, (tests("image", "tests/patches", "-m", "engine", limit=1200),)),
 }
