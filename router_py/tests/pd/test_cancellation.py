@@ -148,3 +148,43 @@ def test_leaving_after_the_last_event_is_no_cancellation():
             assert not rig.engines["decode"][0].aborts
 
     run(body())
+
+
+@pytest.mark.parametrize("late", ["prefill", "decode"])
+def test_a_prefill_that_is_left_to_finish_never_loses_its_decode(late, monkeypatch):
+    """The client goes while one leg is still connecting: an unsent prefill is not sent, a sent one gets its decode."""
+    from infera_router.http.upstream import EnginePool
+
+    async def body():
+        async with Rig(records={"prefill": {"pp_size": 4}}) as rig:
+            slow = rig.engines[late][0].port
+            real = EnginePool._open
+
+            async def open_late(pool):
+                if pool.port == slow:
+                    await asyncio.sleep(0.2)
+                return await real(pool)
+
+            monkeypatch.setattr(EnginePool, "_open", open_late)
+            client = await rig.client()
+            client.send(body=rig.chat(True))
+            await until(lambda: any(engine.requests for engine in rig.all()), 1)
+            client.close()
+            await rig.settle(2)
+            prefill, decode = rig.engines["prefill"][0], rig.engines["decode"][0]
+            assert prefill.abandoned == 0 and prefill.aborts == 0
+            assert (prefill.requests, decode.requests) == ((0, 1) if late == "prefill" else (1, 1))
+
+    run(body())
+
+
+def test_a_pipeline_prefill_whose_decode_failed_is_stopped():
+    async def body():
+        async with Rig(settings={"request_max_retries": 0}, records={"prefill": {"pp_size": 4}}) as rig:
+            assert (await rig.ask(rig.chat())).status == 200
+            answer = await rig.ask(rig.chat(True, {"prefill": "hang", "decode": "status:500"}))
+            assert answer.status == 500
+            await rig.settle(2)
+            assert rig.engines["prefill"][0].abandoned == 1
+
+    run(body())

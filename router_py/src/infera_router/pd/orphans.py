@@ -32,14 +32,19 @@ def leave(core: Core, exchange: Exchange, prefill: Leg | None, decode: Leg | Non
     """Part a request from its legs; `decode` is None when it has ended and only the prefill's answer is still awaited."""
     rid = exchange.rid if exchange.rid_sent else ""
     waiting = prefill is not None and not prefill.ended
+    if waiting and prefill.conn is None and decode is not None:
+        # Not sent yet, so nothing needs to end by itself: a prefill without its decode would wait for it until a timeout.
+        prefill.cancel()
+        waiting = False
     if decode is not None and waiting and not decode.ended and not exchange.started and not core.may_abort_prefill(prefill.worker_id):
-        if prefill.conn is not None and decode.conn is not None:
-            Orphans(core, prefill, decode, rid)
-            return
+        Orphans(core, prefill, decode, rid)  # the decode is sent even now, if it was not: the prefill waits for it
+        return
     if decode is not None:
         stop(core, decode, rid)
     if waiting:
-        if decode is None or not core.may_abort_prefill(prefill.worker_id):
+        # Without its decode a prefill cannot end: only `never` leaves it to its timeout then.
+        widowed = decode is not None and not exchange.started and core.settings.prefill_abort != "never"
+        if decode is None or not widowed and not core.may_abort_prefill(prefill.worker_id):
             Orphans(core, prefill, None, rid)
         else:
             stop(core, prefill, rid)
