@@ -42,7 +42,7 @@ def test_clean_leaves_nothing_of_ours(deployment, foreign):
     ports = {str(p) for c in record["containers"] for p in c["ports"].values()}
     daemon = pathlib.Path("/etc/docker/daemon.json")
     configuration = daemon.read_text() if daemon.exists() else None
-    others = {c.name: c.id for c in engine.containers.list() if c.labels.get("infera.serving.deployment") != record["id"]}
+    others = {c.name: c.id for c in engine.containers.list(all=True) if c.labels.get("infera.serving.deployment") != record["id"]}
     # An image that another's container uses stays; `make clean` says so.
     used = {engine.containers.get(name).image.id for name in others}
     assert ports & listening() and ours(engine) and FOREIGN in others
