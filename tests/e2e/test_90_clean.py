@@ -44,7 +44,7 @@ def test_clean_leaves_nothing_of_ours(deployment, foreign):
     configuration = daemon.read_text() if daemon.exists() else None
     others = {c.name: c.id for c in engine.containers.list(all=True) if c.labels.get("infera.serving.deployment") != record["id"]}
     # An image that another's container uses stays; `make clean` says so.
-    used = {engine.containers.get(name).image.id for name in others}
+    used = {engine.containers.get(name).attrs["Image"] for name in others}
     assert ports & listening() and ours(engine) and FOREIGN in others
     _code, output = support.run("make", "clean")
     assert not engine.containers.list(all=True, filters=label)
