@@ -1,4 +1,5 @@
 """What the end-to-end tests share: the deployment as its run record describes it, HTTP, and the make targets."""
+import functools
 import http.client
 import json
 import os
@@ -106,7 +107,11 @@ class Deployment:
 
     def __init__(self, path=ROOT / "runs" / "local" / "run.json"):
         self.path = path
-        self.docker = docker.from_env()
+
+    @functools.cached_property
+    def docker(self):
+        """A client of the Docker engine: asked for late, since the deployment itself installs and starts the engine."""
+        return docker.from_env()
 
     @property
     def record(self):
