@@ -100,6 +100,14 @@ def test_an_unusable_key_file_exits_2(tmp_path, capsys):
     assert end.value.code == 2 and "--api-key-file" in capsys.readouterr().err
 
 
+def test_a_folder_without_a_tokenizer_exits_2_before_anything_listens(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("infera_router.process.listen.bind", lambda _settings: pytest.fail("the port was taken"))
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--router-tokenizer-path", str(tmp_path)])
+    assert end.value.code == 2
+    assert f"--router-tokenizer-path: {tmp_path} has no tokenizer.json" in capsys.readouterr().err
+
+
 def test_the_generated_pages_are_current():
     done = subprocess.run([sys.executable, str(ROOT / "ci" / "router_reference.py"), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -186,8 +186,13 @@ class App:
         return self._watch is None or self._watch.synced.is_set()
 
     @property
+    def loading(self) -> bool:
+        """Whether the tokenizer is still being read: requests are answered, but routed on load."""
+        return getattr(self.core.preparer, "loading", False)
+
+    @property
     def ready(self) -> bool:
-        return not self.core.draining and self.synced and self.core.policy.servable
+        return not self.core.draining and self.synced and not self.loading and self.core.policy.servable
 
     # ---- requests
 

@@ -44,6 +44,10 @@ def run(settings: Settings, argv: Sequence[str] = ()) -> int:
         return 0
     if settings.api_key_file:
         check_keys(settings.api_key_file)
+    if preparer(settings) is not None:
+        from infera_router.kv.tokenizer import check_folder
+
+        check_folder(settings.router_tokenizer_path)
     taken = handover.take(settings)
     listener = taken.listener if taken is not None else listen.bind(settings)
     log.info("listening on %s port %d, at most %d open files%s", settings.host, listener.getsockname()[1], limit,

@@ -73,7 +73,8 @@ def ready(app: App) -> tuple[int, bytes]:
     counts = app.core.policy.counts()
     value: dict[str, Any] = {"ready": app.ready, "draining": app.core.draining, "workers": counts}
     if not app.ready:
-        value["reason"] = "draining" if app.core.draining else "no etcd view yet" if not app.synced else "no servable pool"
+        value["reason"] = ("draining" if app.core.draining else "no etcd view yet" if not app.synced
+                           else "the tokenizer is being loaded" if app.loading else "no servable pool")
     return (200 if app.ready else 503), dump(value)
 
 

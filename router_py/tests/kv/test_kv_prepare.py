@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from infera_router import pages
+from infera_router.app import App
 from infera_router.fleet.pool import Pool
 from infera_router.fleet.record import parse
 from infera_router.kv import prepare
@@ -111,6 +113,34 @@ def test_until_the_tokenizer_is_there_requests_go_on_load(model_dirs, tokenizers
         assert facts(one, chat("x")) == Prepared(error="loading")
     finally:
         one.close()
+
+
+def test_a_router_is_ready_once_its_tokenizer_is_read_or_known_to_be_unusable(model_dirs, tokenizers, monkeypatch):
+    def outcome(end):
+        go = threading.Event()
+
+        def load(_path):
+            go.wait(10)
+            return end()
+
+        monkeypatch.setattr(prepare, "Tokenizer", load)
+        one = preparer(model_dirs["glm"], None)
+        app = SimpleNamespace(core=SimpleNamespace(preparer=one, draining=False, policy=SimpleNamespace(counts=dict, servable=True)), synced=True)
+        app.loading = App.loading.fget(app)
+        app.ready = App.ready.fget(app)
+        status, page = pages.ready(app)
+        assert status == 503 and json.loads(page)["reason"] == "the tokenizer is being loaded"
+        go.set()
+        for _ in range(500):
+            if not one.loading:
+                break
+            time.sleep(0.01)
+        one.close()
+        app.loading = App.loading.fget(app)
+        return App.ready.fget(app), one.builder is not None
+
+    assert outcome(lambda: tokenizers["glm"]) == (True, True)
+    assert outcome(lambda: 1 / 0) == (True, False)
 
 
 def test_a_folder_without_a_tokenizer_is_refused_with_its_fix(tmp_path):

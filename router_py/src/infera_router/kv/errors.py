@@ -1,7 +1,9 @@
 """What the kv room raises; neither ever reaches a client."""
 
+from infera_router.fleet.options import UsageError
 
-class TokenizerError(ValueError):
+
+class TokenizerError(UsageError):
     """The tokenizer folder cannot be used. The message names the option, the value and the fix."""
 
 

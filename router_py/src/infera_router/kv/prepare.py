@@ -226,6 +226,7 @@ class Preparer:
         self._executor = executor
         self._waiting = 0
         self.builder: Builder | None = None
+        self.loading = tokenizer is None
         self.subscriber: Subscriber | None = None
         self._unsubscribe = pool.subscribe(self._fleet_changed)
         if self._kv_aware:
@@ -242,8 +243,10 @@ class Preparer:
             tokenizer = Tokenizer(path)
         except Exception as exc:
             log.error("%s; requests are routed on load", exc)
+            self.loading = False
             return
         self._adopt(tokenizer)
+        self.loading = False
         log.info("tokenizer of %s loaded in %.2f s: %s, %s", path, time.monotonic() - started,
                  "gigatoken" if tokenizer.fast else "tokenizers",
                  f"prompts are cut after {len(tokenizer.cuts)} tokens" if tokenizer.cuts else "no safe cuts, prompts are encoded in full")
