@@ -175,7 +175,7 @@ def _serve(fd, index, seed, stop, started):
     made = policy(*FLEET, ledger=ledger, **ON)
     held = []
     started.set()
-    while not stop.is_set():
+    while not stop.value:
         held.append(go(made, rng.choice([None, 5, 500, 90_000])).lease)
         if len(held) > 20:
             held.pop(rng.randrange(len(held))).release()
@@ -199,25 +199,30 @@ def test_a_process_killed_with_the_lock_stops_nobody():
 def test_a_process_killed_midway_leaves_nothing_once_its_parent_has_cleared(seed):
     region = Region.create(3)
     fork = multiprocessing.get_context("fork")
-    stop = fork.Event()
+    stop = fork.RawValue("b", 0)  # not an Event: a process killed inside its lock would keep it
     started = [fork.Event() for _ in range(2)]
-    children = [fork.Process(target=_serve, args=(region.fd, i, seed + i, stop, started[i])) for i in range(2)]
+    children = [fork.Process(target=_serve, args=(region.fd, i, seed + i, stop, started[i]), daemon=True) for i in range(2)]
     for child in children:
         child.start()
     for event in started:
         assert event.wait(10)
     watcher = policy(*FLEET, ledger=SharedLedger(Region(region.fd), 2), **ON)
+
+    def least_held():
+        """Of several sums, since a request that moves while a sum is made may count twice."""
+        return min(sum(h.requests for h in watcher.demand()) for _ in range(50))
+
     deadline = time.monotonic() + 10
     while region.held()[1] < 30 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.2)
     os.kill(children[1].pid, signal.SIGKILL)
     children[1].join(10)
-    assert sum(h.requests for h in watcher.demand()) > 20
+    assert least_held() > 20
     region.clear(1)
     time.sleep(0.1)
-    assert 0 < sum(h.requests for h in watcher.demand()) <= 21
-    stop.set()
+    assert 0 < least_held() <= 21
+    stop.value = 1
     children[0].join(10)
     assert children[0].exitcode == 0
     assert region.held() == (0, 0, 0)
