@@ -47,7 +47,7 @@ else
   .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
   .venv/bin/python -m pip install -q --disable-pip-version-check -e router_py
   # what the tests start or call beside Python packages
-  apt_install etcd-server prometheus shellcheck libibverbs1 libnuma1 libcurl4 openssl curl python3-apt python3-requests cmake ninja-build openssh-client
+  apt_install etcd-server etcd-client prometheus shellcheck libibverbs1 libnuma1 libcurl4 openssl curl python3-apt python3-requests cmake ninja-build openssh-client
   touch .venv/.dev-apt
 fi
 .venv/bin/python ci/unpack_collections.py
