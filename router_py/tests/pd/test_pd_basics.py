@@ -4,6 +4,7 @@ import json
 
 import pytest
 from infera_emulator.faults.replies import Reply
+from infera_router.pd import envelope
 from rig import Rig, run
 
 ROUTES = {
@@ -40,6 +41,32 @@ def test_every_route_answers_in_pd_byte_for_byte(path, stream):
             await rig.settle()
 
     run(body())
+
+
+CHOICES = [("/v1/chat/completions", {"n": 2}), ("/v1/completions", {"n": 3}), ("/generate", {"sampling_params": {"n": 2}})]
+
+
+@pytest.mark.parametrize("path, more", CHOICES)
+def test_several_choices_are_refused_by_a_pair_and_forwarded_to_a_mixed_worker(path, more):
+    """SGLang gives every choice the same room: the first would take the others' transfer."""
+    async def body():
+        async with Rig() as rig:
+            answer = await rig.ask({**ROUTES[path], **more}, path)
+            assert answer.status == 400 and "n: a prefill/decode pair makes one choice" in answer.body.decode()
+            for one in ({"n": 1}, {"n": None}, {"sampling_params": {"n": 1}}, {"sampling_params": {"temperature": 0}}):
+                assert (await rig.ask({**ROUTES[path], **one}, path)).status == 200
+            assert all(len(engine.seen) == 4 for engine in rig.all())
+            await rig.settle()
+        async with Rig(0, 0, 1) as rig:
+            assert (await rig.ask({**ROUTES[path], **more}, path)).status == 200
+
+    run(body())
+
+
+@pytest.mark.parametrize("sampling, many", [('{"n": 2}', True), ('[{"n": 2}, {"n": 2}]', True), ('{"n": 1}', False), ('{"n": null}', False),
+                                            ('[]', False), ('"n"', False), ('{"stop": "\\"n\\""}', False)])
+def test_native_bodies_name_their_choices_in_the_sampling_parameters(sampling, many):
+    assert envelope.read(b'{"text": "hi", "sampling_params": %b}' % sampling.encode())[0].many is many
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -74,6 +74,8 @@ def read(body: bytes) -> tuple[Envelope, bytes]:
     raw = get("stream")
     stream = raw is not None and bytes(raw) == b"true"
     raw = get("n")
+    if raw is None and (sampling := get("sampling_params")) is not None and b'"n"' in bytes(sampling):
+        raw = _choices(sampling)
     many = raw is not None and bytes(raw) not in (b"1", b"null")
     return Envelope(model, stream, rid, has_rid, many, get("prompt_cache_key"), get("prompt_cache_retention")), body
 
@@ -83,6 +85,14 @@ def scalar(raw: Raw) -> object:
         return _value(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise BadBody("the body is not valid JSON") from None
+
+
+def _choices(sampling: Raw) -> Raw | None:
+    """`n` of a /generate body's sampling parameters; of a list's first, since SGLang wants all the same."""
+    value = scalar(sampling)
+    if isinstance(value, list) and value:
+        value = value[0]
+    return Raw(_name(value["n"])) if isinstance(value, dict) and "n" in value else None
 
 
 def _without_private(members: dict[str, Raw]) -> bytes:

@@ -124,6 +124,11 @@ class Exchange:
 
     def _send_pd(self, pick: Pick) -> bool:
         core = self.core
+        if self.envelope.many:
+            # SGLang 0.5.22 gives all choices of a prompt, and its own warm-up of it, the same room.
+            self.fail(Failure("bad_request", "n: a prefill/decode pair makes one choice for each prompt; send the request n times",
+                              count_as="choices_in_pd"))
+            return False
         prefill, decode = core.wire(pick.prefill), core.wire(pick.decode)
         if prefill.bootstrap is None or not prefill.protocol or prefill.protocol != decode.protocol:
             reason = "bootstrap_address_missing" if prefill.bootstrap is None else "protocol_mismatch"
