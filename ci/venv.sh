@@ -16,11 +16,11 @@ as_root() {
   fi
 }
 
+installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+
 apt_install() {
   missing=""
-  for package in "$@"; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
-  done
+  for package in "$@"; do installed "$package" || missing="$missing $package"; done
   [ -n "$missing" ] || return 0
   echo "Installing$missing (Debian packages)"
   as_root apt-get update -qq
@@ -46,8 +46,13 @@ if [ "$kind" = run ]; then
 else
   .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
   .venv/bin/python -m pip install -q --disable-pip-version-check -e router_py
-  # what the tests start or call beside Python packages
+  # what the tests start or call beside Python packages; Debian's services of them would take the deployment's ports
+  services=""
+  installed etcd-server || services="etcd"
+  installed prometheus || services="$services prometheus"
   apt_install etcd-server etcd-client prometheus shellcheck libibverbs1 libnuma1 libcurl4 openssl curl python3-apt python3-requests cmake ninja-build openssh-client
+  # shellcheck disable=SC2086
+  [ -z "$services" ] || [ ! -d /run/systemd/system ] || as_root systemctl disable --quiet --now $services
   touch .venv/.dev-apt
 fi
 .venv/bin/python ci/unpack_collections.py
