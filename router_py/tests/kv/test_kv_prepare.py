@@ -52,7 +52,7 @@ def made(model_dirs, tokenizers):
 
 def facts(made: Preparer, body, route: str = CHAT) -> Prepared:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return asyncio.run(made.facts(route, raw))
+    return asyncio.run(made.facts(route, raw, made.known(route, raw)))
 
 
 def chat(*texts: str, **more) -> dict:
@@ -188,9 +188,9 @@ def test_small_pages_move_work_off_the_loop_earlier(made):
     body = json.dumps(chat("word " * 300)).encode()
     made.builder.tokenizer = SimpleNamespace(fast=True)
     made.view.set_records([record(page_size=64)])
-    assert made.builder.quick(CHAT, body * 8)[0]
+    assert made.builder.quick(body * 8, None)
     made.view.set_records([record(page_size=1)])
-    assert not made.builder.quick(CHAT, body * 8)[0] and made.builder.quick(CHAT, body)[0]
+    assert not made.builder.quick(body * 8, None) and made.builder.quick(body, None)
 
 
 def test_a_full_queue_is_not_waited_for(made, monkeypatch):
@@ -275,8 +275,9 @@ def test_the_event_loop_thread_never_works_longer_than_2_ms_on_a_request(model_d
                 loop.label = ""
                 await asyncio.sleep(0)  # a callback of its own for each
                 loop.label = label
-                inline += "turn" in label and made.builder.quick(CHAT, raw)[0]
-                prepared = await made.facts(CHAT, raw)
+                known = made.known(CHAT, raw)
+                inline += "turn" in label and made.builder.quick(raw, known)
+                prepared = await made.facts(CHAT, raw, known)
                 assert prepared.error is None and (prepared.tokens > 60_000) == ("turn" in label)
                 await asyncio.sleep(0)
 

@@ -53,7 +53,7 @@ def test_the_cached_way_equals_the_wheels(model, tokenizers, golden):
             if "error" in wheel or name in ROUTED_ON_LOAD:
                 continue
             body = json.dumps(case["body"]).encode()
-            _, base = builder.quick(case["route"], body)
+            base = builder.known(case["route"], body)
             prepared = builder.build(case["route"], body, base)
             assert list(prepared.pages.ids) == wheel["ids"][0], name
             assert prepared.prompt_tokens == sum(map(len, wheel["ids"])), name

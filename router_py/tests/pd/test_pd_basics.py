@@ -3,7 +3,11 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from infera_emulator.faults.replies import Reply
+from infera_router.kv import outline
+from infera_router.kv.errors import Unknown
 from infera_router.pd import envelope
 from rig import Rig, run
 
@@ -168,3 +172,43 @@ def test_an_absent_model_is_taken_from_the_only_one():
             assert (await rig.ask({**request, "model": ""})).status == 200
 
     run(body())
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | st.text("ab_\"]}, ", max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab_", max_size=2), inner, max_size=3), max_leaves=6)
+NAMES = ["model", "stream", "rid", "n", "sampling_params", "prompt_cache_key", "prompt_cache_retention", "messages", "_own", "bootstrap_room", "tools", ""]
+MEMBERS = st.lists(st.tuples(st.sampled_from(NAMES), JSON), max_size=4)
+TAILS = ["", " ", ",", "]", "]}", "}", ", ]}", ",\n]}", " , 1]}", "{}]}", "[]]}", ']} x', '], "n": 2}', '],"n":2,"n":1}', '],}', '],"messages":[]}']
+
+
+def document(pairs):
+    return ",".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in pairs)
+
+
+@settings(max_examples=400, deadline=None)
+@given(before=MEMBERS, items=st.lists(JSON, min_size=1, max_size=3), more=st.lists(JSON, max_size=2), after=MEMBERS, tail=st.none() | st.sampled_from(TAILS))
+def test_what_follows_a_known_beginning_is_read_as_if_the_whole_were(before, items, more, after, tail):
+    """The stem of a body that was let through, then any body that begins with it: the same envelope and the same bytes, or the same refusal."""
+    first = "{" + "".join(f"{json.dumps(k)}: {json.dumps(v)}, " for k, v in before) + '"messages": ' + json.dumps(items)
+    try:
+        _, sent = envelope.read((first + "}").encode())
+        _, stem = outline.parse(sent)
+    except (envelope.BadBody, Unknown):
+        return
+    if stem is None:
+        return
+    if tail is None:
+        rest = "".join(f", {json.dumps(item)}" for item in more) + "]" + ("," + document(after) if after else "") + "}"
+    else:
+        rest = tail
+    body = stem.raw + rest.encode()
+
+    def outcome(*known):
+        try:
+            made, bytes_ = envelope.read(body, *known)
+        except envelope.BadBody as bad:
+            return bad.args[0]
+        raws = [None if raw is None else json.loads(bytes(raw)) for raw in (made.cache_key, made.retention)]
+        return made.model, made.stream, made.rid, made.has_rid, made.many, *raws, bytes_
+
+    assert outcome(stem) == outcome()

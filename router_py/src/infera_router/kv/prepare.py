@@ -78,9 +78,12 @@ class Builder:
         self.tokens_total = 0
         self.tokens_reused = 0
 
-    def quick(self, route: str, body: bytes) -> tuple[bool, Entry | None]:
-        """(whether `build` will surely take less than 2 ms, the known conversation that the body continues)."""
-        base = self.cache.by_body(body) if route == _CHAT else None
+    def known(self, route: str | None, body: bytes) -> Entry | None:
+        """The known conversation that the body continues."""
+        return self.cache.by_body(body) if route == _CHAT else None
+
+    def quick(self, body: bytes, base: Entry | None) -> bool:
+        """Whether `build` will surely take less than 2 ms."""
         known = len(base.stem.raw) if base is not None else 0
         cost = BYTE_FAST_S if self.tokenizer.fast else BYTE_SLOW_S
         if self._view is not None:
@@ -88,7 +91,7 @@ class Builder:
         cost *= len(body) - known
         if base is not None:
             cost += base.cost_s
-        return cost < INLINE_COST_S and body.count(b"{", known) <= INLINE_OBJECTS, base
+        return cost < INLINE_COST_S and body.count(b"{", known) <= INLINE_OBJECTS
 
     def build(self, route: str, body: bytes, base: Entry | None = None, polite: bool = False) -> Prepared:
         """Raises Unknown. `polite`: in a thread, give way to the event loop now and then."""
@@ -272,19 +275,22 @@ class Preparer:
         if self.subscriber is not None:
             self.subscriber.update(old, new)
 
-    async def facts(self, route: str, body: bytes, headers: Any = None) -> Prepared:
-        """The facts of one request. Never raises but for cancellation. `route`: the path, as "/v1/chat/completions"."""
+    def known(self, route: str | None, body: bytes) -> Entry | None:
+        """The conversation that a chat body continues: its bytes up to `stem.raw` were read before."""
+        return self.builder.known(route, body) if self.builder is not None else None
+
+    async def facts(self, route: str, body: bytes, known: Entry | None = None) -> Prepared:
+        """The facts of one request. Never raises but for cancellation. `route`: the path, as "/v1/chat/completions"; `known`: what `known` said."""
         builder = self.builder
         if builder is None:
             return self._unknown("loading")
         try:
-            inline, base = builder.quick(route, body)
-            if inline:
-                prepared = builder.build(route, body, base)
+            if builder.quick(body, known):
+                prepared = builder.build(route, body, known)
             elif self._waiting >= QUEUE_LIMIT:
                 return self._unknown("busy")
             else:
-                prepared = await self._in_thread(builder, route, body, base)
+                prepared = await self._in_thread(builder, route, body, known)
         except Unknown as unknown:
             return self._unknown(unknown.reason)
         except Exception:

@@ -162,8 +162,14 @@ class Core:
     def plain_facts(self, env: envelope.Envelope, session: str | None) -> RequestFacts:
         return RequestFacts(env.model or None, None, None, session)
 
-    async def prepare(self, route: str, env: envelope.Envelope, body: bytes, request: Request, session: str | None) -> tuple[RequestFacts, Any]:
-        prepared = await self.preparer.facts(route, body, request.headers)
+    def known(self, route: str | None, body: bytes) -> Any:
+        """The conversation that a chat body surely continues (its `stem`: bytes and members that were let through before), or None."""
+        known = getattr(self.preparer, "known", None)
+        return known(route, body) if known is not None else None
+
+    async def prepare(self, route: str, env: envelope.Envelope, body: bytes, request: Request, session: str | None,
+                      known: Any) -> tuple[RequestFacts, Any]:
+        prepared = await self.preparer.facts(route, body, known)
         facts = RequestFacts(env.model or None, prepared.tokens, prepared.pages, session)
         if env.retention is not None:
             facts.cost_scale = hints.cost_scale(envelope.scalar(env.retention))

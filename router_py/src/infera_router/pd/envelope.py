@@ -6,6 +6,9 @@ spliced in before the last brace, where they win over any earlier one of the sam
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import msgspec
 from msgspec import Raw
 
@@ -14,6 +17,9 @@ _STEERING = frozenset((
     "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "routed_dp_rank", "data_parallel_rank",
     "disagg_prefill_dp_rank", "disagg_prefill_dp_size",
 ))
+_TAKEN = frozenset(("model", "rid", "stream", "n", "sampling_params", "prompt_cache_key", "prompt_cache_retention"))
+# What follows a known item: another one, or the end of the messages.
+_ITEMS = re.compile(rb"[ \t\r\n]*(?:(,)[ \t\r\n]*+(?!\])|\])").match
 # Bodies at least this long are sent as pieces instead of being copied together.
 JOIN_BELOW = 16384
 
@@ -39,10 +45,16 @@ _value = msgspec.json.decode
 _name = msgspec.json.encode
 
 
-def read(body: bytes) -> tuple[Envelope, bytes]:
-    """The envelope, and the body to send on: the same bytes unless it held router-private (`_...`) members. Raises BadBody."""
+def read(body: bytes, known: tuple[bytes, Mapping[str, object]] | None = None) -> tuple[Envelope, bytes]:
+    """The envelope, and the body to send on: the same bytes unless it held router-private (`_...`) members. Raises BadBody.
+
+    `known`: what `body` begins with, from its brace to the end of an item of its messages, and the members in it before the messages, as an
+    earlier body that was let through had them. Then only what follows is read.
+    """
     try:
-        members = _members(body)
+        members = None if known is None else _after(body, *known)
+        if members is None:
+            members = _members(body)
     except msgspec.ValidationError:
         raise BadBody("the body has to be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -78,6 +90,20 @@ def read(body: bytes) -> tuple[Envelope, bytes]:
         raw = _choices(sampling)
     many = raw is not None and bytes(raw) not in (b"1", b"null")
     return Envelope(model, stream, rid, has_rid, many, get("prompt_cache_key"), get("prompt_cache_retention")), body
+
+
+def _after(body: bytes, begun: bytes, before: Mapping[str, object]) -> dict[str, Raw] | None:
+    """All members that an envelope takes, where the messages' known items need no second look; None where they do."""
+    items = _ITEMS(body, len(begun))
+    if items is None:
+        return None
+    rest = _members(b'{"":[%b' % body[items.end():] if items[1] else b'{"":[]%b' % body[items.end():])
+    for name in rest:
+        if name[:1] == "_":
+            return None
+    found = {name: Raw(_name(value)) for name, value in before.items() if name in _TAKEN}
+    found.update(rest)
+    return found
 
 
 def scalar(raw: Raw) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from random import getrandbits
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infera_router.http import errors, wire
 from infera_router.http.client import Request
@@ -70,22 +70,26 @@ class Exchange:
 
     def begin(self) -> None:
         core, request = self.core, self.request
+        raw = request.body
+        known = core.known(self.route.prepare, raw)
         try:
-            self.envelope, self.body = envelope.read(request.body)
+            self.envelope, self.body = envelope.read(raw, known.stem if known is not None else None)
             session = core.session(request, self.envelope) if core.session is not None else None
         except envelope.BadBody as bad:
             self.fail(Failure("bad_request", bad.args[0]))
             return
         request.body = b""
         if core.preparer is not None and self.route.prepare is not None:
-            self.task = core.loop.create_task(self._prepare(session))
+            if self.body is not raw:
+                known = None
+            self.task = core.loop.create_task(self._prepare(session, known))
         else:
             self.facts = core.plain_facts(self.envelope, session)
             self._attempt()
 
-    async def _prepare(self, session: str | None) -> None:
+    async def _prepare(self, session: str | None, known: Any) -> None:
         try:
-            self.facts, self.prepared = await self.core.prepare(self.route.prepare, self.envelope, self.body, self.request, session)
+            self.facts, self.prepared = await self.core.prepare(self.route.prepare, self.envelope, self.body, self.request, session, known)
         except Exception:  # sizes and hashes are advice: a fault in them never fails a request
             log.exception("preparing a request failed; it is routed on load", extra=logs.extra(self.request.id))
             self.facts = self.core.plain_facts(self.envelope, session)
