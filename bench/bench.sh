@@ -1,6 +1,7 @@
 #!/bin/sh
 # The router beside its peers, in one run: prints tables and figures, asserts nothing. `make bench ARGS=...` hands ARGS to run_router_bench.
 #   bench/bench.sh                 nginx, haproxy, the PD routers of PyPI, a hand-written floor, ours with 1 and 2 processes; 3 rounds
+#   bench/bench.sh --decisions     exact tokens on prompts of 100k tokens, and how level the decode targets are at four request weights
 #   bench/bench.sh --growth        only how our cost grows with targets, streams and body size
 # BENCH_PYTHON: the Python that runs our router and the floor. Default Debian's, which the router image has too: built with profile-guided
 # optimisation it takes a tenth off what an interpreter without costs.
@@ -28,7 +29,9 @@ mkdir -p "$BUILD"
 if [ ! -e "$BUILD/router/.made" ]; then
   echo "Installing our router for $PY"
   "$PY" -m venv --without-pip "$BUILD/router"
-  "$ROOT/.venv/bin/python" -m pip --python "$BUILD/router/bin/python" install -q --disable-pip-version-check -e "$ROOT/router_py"
+  # what the router image has, gigatoken included
+  "$ROOT/.venv/bin/python" -m pip --python "$BUILD/router/bin/python" install -q --disable-pip-version-check --no-deps \
+    -r "$ROOT/images/router/requirements-router.txt" -e "$ROOT/router_py"
   touch "$BUILD/router/.made"
 fi
 INFERA_ROUTER=$BUILD/router/bin/infera-router
@@ -46,9 +49,23 @@ fi
 # Real-time scheduling keeps other work on the machine out of the figures; it needs root and is not everywhere allowed.
 RT=""
 if chrt -r 1 true 2>/dev/null; then RT=--rt; else echo "real-time scheduling is not allowed here: figures of a busy machine are noise"; fi
-WHO=direct,nginx,haproxy,reference:pd-relay,sglang-router:cache_aware,sglang-router:power_of_two,smg:cache_aware,smg:power_of_two
+PD_PEERS=sglang-router:cache_aware,sglang-router:power_of_two,smg:cache_aware,smg:power_of_two
 # shellcheck disable=SC2086
-"$ROOT/.venv/bin/python" "$HERE/run_router_bench" --peers "$PEERS" $RT --quick --rounds 3 \
-  --routers "$WHO,infera,infera:off,infera:workers-2" --scenarios small_c1,small_c32,small_c128,small_r100,stream_64,stream_256,stream_sat \
-  --out "$BUILD/result.json" "$@"
+bench() { "$ROOT/.venv/bin/python" "$HERE/run_router_bench" --peers "$PEERS" $RT --rounds 3 "$@"; }
+weighted() {
+  echo "w$1=$INFERA_ROUTER --host {host} --port {port} --etcd-endpoint {etcd} --etcd-prefix {etcd_prefix} --log-level warning \
+--router-policy kv-aware --router-tokenizer-path {tokenizer} --decode-input-demand on --decode-request-weight $1"
+}
+
+if [ "${1:-}" = --decisions ]; then
+  shift
+  bench --routers direct,nginx,$PD_PEERS,infera:tokens --scenarios long_c1,long_c4 --out "$BUILD/long.json" "$@"
+  bench --routers reference:pd-relay,reference:pd-demand,reference:pd-demand-w0 --scenarios mix_balance --out "$BUILD/balance.json" \
+    --extra "$(weighted 0)" --extra "$(weighted 1000)" --extra "$(weighted 8000)" --extra "$(weighted 1000000)" "$@"
+  echo "one decode of 8 ranks"
+  bench --decodes 1 --dp 8 --routers "$PD_PEERS" --scenarios mix_balance --out "$BUILD/balance-ranks.json" --extra "$(weighted 1000000)" "$@"
+  exit
+fi
+bench --quick --routers "direct,nginx,haproxy,reference:pd-relay,$PD_PEERS,infera,infera:off,infera:workers-2" \
+  --scenarios small_c1,small_c32,small_c128,small_r100,stream_64,stream_256,stream_sat --out "$BUILD/result.json" "$@"
 exec "$ROOT/.venv/bin/python" "$HERE/targets.py" "$BUILD/result.json"
