@@ -1,6 +1,7 @@
 """A member of etcd and a whole host lost under load, and brought back."""
 import time
 
+import pytest
 from fleet import lab
 from fleet.load import Streams
 
@@ -34,3 +35,20 @@ def test_a_host_dies_the_other_serves_and_site_brings_it_back(deployment):
     lab.wait("all four serve", 240, lambda: sorted(deployment.workers().values()) == ["active"] * 4)
     assert deployment.identities(["fleet-b", "fleet-c"]) == others, "the others were left as they were"
     print(f"workers of a dead host leave after {took:.0f} s")
+
+
+@pytest.mark.parametrize("survive", [True, False], ids=["containers survive", "containers end too"])
+def test_a_hosts_docker_restarts_and_its_engines_are_back_by_themselves(deployment, survive):
+    """By systemd, without a playbook: with live-restore containers go on; where they ended too, their restart policies start them again."""
+    names = sorted(deployment.identities(["fleet-b"]))
+    started = deployment.identities(["fleet-b"])
+    pids = lab.on("fleet-b", "docker", "inspect", "--format", "{{.State.Pid}}", *names).split()
+    lab.on("fleet-b", "systemctl", "stop", "docker.socket", "docker")
+    if not survive:
+        lab.on("fleet-b", "kill", "-KILL", *pids)
+    lab.on("fleet-b", "systemctl", "start", "docker")
+    _, took = lab.wait("the host's containers run", 60, lambda: sorted(deployment.identities(["fleet-b"])) == names)
+    if survive:
+        assert deployment.identities(["fleet-b"]) == started
+    lab.wait("all four serve", 240, lambda: sorted(deployment.workers().values()) == ["active"] * 4 and deployment.serves())
+    print(f"containers back after {took:.0f} s")
