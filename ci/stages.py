@@ -33,7 +33,6 @@ def command(name: str, *argv: str, limit: int = 600) -> Step:
 FAST = "not slow and not engine"
 
 # These start engines of their own beside the deployment: a fleet of two prefills and two decode ranks does not fit into the budget of `make test`.
-RESTART = "tests/e2e/test_45_docker_restart.py"  # restarts the machine's Docker engine
 OWN_ENGINES = ("tests/e2e/test_25_router_engine.py", "tests/e2e/test_28_kv.py")
 
 STAGES = {
@@ -59,9 +58,10 @@ STAGES = {
               "-m", "slow and not engine", limit=900),
     )),
     # The deployment that this stage brings up is shared by the next ones; the last stage takes it down.
-    "deployment": Stage(12, (
-        tests("deployment", "tests/e2e", "-x", "--ignore=tests/e2e/test_90_clean.py", *(f"--ignore={f}" for f in (*OWN_ENGINES, RESTART)),
+    "deployment": Stage(13, (
+        tests("deployment", "tests/e2e", "-x", "--ignore=tests/e2e/test_90_clean.py", *(f"--ignore={f}" for f in OWN_ENGINES),
               "-m", "not rehearsal", limit=2400),
+        tests("patched-image", "tests/patches", "-m", "engine", limit=1200),
     )),
     "verification": Stage(6, (tests("rehearsal", "tests/e2e/test_60_rehearsal.py", "-m", "rehearsal", limit=1200),)),
     "clean": Stage(2, (
@@ -70,10 +70,8 @@ STAGES = {
     )),
 }
 
-# Not in `make test`: run by name. `engines`, `restart` and `patched-image` need a deployment that runs (`make deploy`), `fleet` makes its own hosts.
+# Not in `make test`: run by name. `engines` needs a deployment that runs (`make deploy`), `fleet` makes its own hosts.
 BY_NAME = {
     "engines": Stage(15, (tests("engines", *OWN_ENGINES, limit=1800),)),
-    "restart": Stage(6, (tests("restart", RESTART, limit=900),)),
     "fleet": Stage(18, (tests("fleet", "tests/fleet", "-x", limit=2400),)),
-    "patched-image": Stage(6, (tests("image", "tests/patches", "-m", "engine", limit=1200),)),
 }
