@@ -58,11 +58,11 @@ STAGES = {
               "-m", "slow and not engine", limit=900),
     )),
     # The deployment that this stage brings up is shared by the next ones; the last stage takes it down.
-    "deployment": Stage(13, (
+    "deployment": Stage(12, (
         tests("deployment", "tests/e2e", "-x", "--ignore=tests/e2e/test_90_clean.py", *(f"--ignore={f}" for f in OWN_ENGINES),
               "-m", "not rehearsal", limit=2400),
-        tests("patched-image", "tests/patches", "-m", "engine", limit=1200),
     )),
+    "image": Stage(3, (tests("patched", "tests/patches", "-m", "engine", limit=1200),)),
     "verification": Stage(6, (tests("rehearsal", "tests/e2e/test_60_rehearsal.py", "-m", "rehearsal", limit=1200),)),
     "clean": Stage(2, (
         tests("clean", "tests/e2e/test_90_clean.py"),
