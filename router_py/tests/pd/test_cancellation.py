@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from infera_emulator.faults import Fault
+from infera_router.pd.orphans import RIPE_S
 from rig import Rig, run
 
 
@@ -87,7 +88,44 @@ def test_the_prefill_abort_policy(mode, pp, aborted):
                 assert rig.app.core.orphaned == 1
             await rig.settle()
             assert prefill.abandoned == (1 if aborted else 0)
+            await until(lambda: decode.aborts == 1)
             assert prefill.aborts == (1 if aborted else 0)
+
+    run(body())
+
+
+@pytest.mark.parametrize("after, named_at", [(0.0, RIPE_S), (RIPE_S + 0.2, RIPE_S + 0.2)])
+def test_a_young_request_is_named_when_its_engine_surely_has_it(after, named_at):
+    """SGLang loses an abort that comes before the request has reached its scheduler, and sends no second one."""
+    async def body():
+        async with Rig() as rig:
+            loop, decode = asyncio.get_running_loop(), rig.engines["decode"][0]
+            client = await rig.client()
+            began = loop.time()
+            client.send(body=rig.chat(True, {"decode": "hang"}))
+            await until(lambda: decode.requests)
+            await asyncio.sleep(after)
+            client.close()
+            await until(lambda: not decode.running, 0.5)
+            await until(lambda: decode.aborts == 1)
+            assert named_at - 0.05 < loop.time() - began < named_at + 0.5
+            await asyncio.sleep(RIPE_S)
+            assert decode.aborts == 1
+
+    run(body())
+
+
+def test_an_id_of_the_callers_own_is_not_named_while_it_is_in_use_again():
+    async def body():
+        async with Rig() as rig:
+            decode = rig.engines["decode"][0]
+            client = await rig.client()
+            client.send(body=rig.chat(True, {"decode": "hang"}, rid="mine"))
+            await until(lambda: decode.requests)
+            client.close()
+            await until(lambda: not decode.running, 0.5)
+            answer = await rig.ask(rig.chat(False, {"decode": f"slow:{int(1500 * RIPE_S)}"}, rid="mine"))
+            assert answer.status == 200 and decode.aborts == 0
 
     run(body())
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S = 5.0
-# An engine drops an abort for a request that it has not finished tokenizing; a young one is therefore named twice.
-YOUNG_S = 0.5
-AGAIN_S = 0.7
+# SGLang 0.5.22 sends one abort per request to its schedulers and no second. One that comes while the prompt is still tokenized is lost, and
+# under DP attention it overtakes a request that rank 0 has not got, so a young request is named only when it is this old.
+RIPE_S = 1.0
 
 
 def leave(core: Core, exchange: Exchange, prefill: Leg | None, decode: Leg | None) -> None:
@@ -57,9 +57,17 @@ def stop(core: Core, leg: Leg, rid: str) -> None:
     sent = leg.conn is not None
     leg.cancel()
     if rid and sent:
-        abort(core, leg.role, leg.pool, rid)
-        if monotonic() - leg.sent_at < YOUNG_S:
-            core.later(AGAIN_S, abort, core, leg.role, leg.pool, rid)
+        unripe = leg.sent_at + RIPE_S - monotonic()
+        if unripe > 0:
+            core.later(unripe, abort_unless_in_use, core, leg.role, leg.pool, rid)
+        else:
+            abort(core, leg.role, leg.pool, rid)
+
+
+def abort_unless_in_use(core: Core, role: str, pool: EnginePool, rid: str) -> None:
+    """A caller's own id may be with the engine again: the request was picked anew, or sent again."""
+    if not any(exchange.rid == rid for exchange in core.live):
+        abort(core, role, pool, rid)
 
 
 def abort(core: Core, role: str, pool: EnginePool, rid: str) -> None:
