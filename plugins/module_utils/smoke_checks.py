@@ -19,6 +19,7 @@ QUESTION, ANSWER = "What is 127 * 31? Answer with the number.", "3937"
 PADDING = "Line %d of the ledger says that nothing happened on that day and that the weather was fair. "
 HOLD_TOKENS = 512
 DEMAND = "infera_router_decode_demand_requests"
+OLDEST = "infera_router_lease_oldest_seconds"
 
 
 class NotApplicable(Exception):
@@ -171,6 +172,7 @@ class Smoke:
             if demand:
                 seen.update(labels["target"] for name, labels, value in self.client.metrics() if name == DEMAND and value > 0)
             time.sleep(0.05)
+        ended = time.monotonic()
         if faults:
             raise SmokeError(f"{len(faults)} of {len(threads)} held streams failed: {faults[0]}")
         if demand and len(seen) != count:
@@ -180,7 +182,7 @@ class Smoke:
         if not demand and len(moved) < count:
             raise SmokeError(f"only {len(moved)} of {count} {role} ranks generated tokens: {', '.join(map(str, sorted(moved)))}")
         if self.pd and self.record["settings"].get("decode_input_demand") != "off":
-            lines.append(self._released())
+            lines.append(self._released(ended))
         return "; ".join(lines)
 
     def _hold(self, number, faults):
@@ -202,16 +204,21 @@ class Smoke:
                         out[key] = out.get(key, 0) + value
         return out
 
-    def _released(self):
-        deadline = time.monotonic() + self.wait
+    def _released(self, ended):
+        """Every booking of ours is gone: none is left, or all that are left began after our streams ended (at *ended*) and are other clients'."""
         while True:
-            held = {labels["target"]: value for name, labels, value in self.client.metrics() if name == DEMAND}
+            metrics, now = list(self.client.metrics()), time.monotonic()
+            held = {labels["target"]: value for name, labels, value in metrics if name == DEMAND}
             if not held:
                 raise SmokeError(f"the router exports no {DEMAND}")
             if not any(held.values()):
                 return f"demand back at 0 on {len(held)} targets"
-            if time.monotonic() > deadline:
-                raise SmokeError(f"demand is not back at 0 after {self.wait} s: {held} (other clients at work, or a booking that leaked)")
+            oldest = max((value for name, _labels, value in metrics if name == OLDEST), default=None)
+            if oldest is not None and oldest < now - ended - 1:
+                return f"our bookings released; other clients hold {sum(held.values()):.0f} on {len(held)} targets, the oldest for {oldest:.1f} s"
+            if now - ended > self.wait:
+                raise SmokeError(f"demand is not back at 0 after {self.wait} s: {held}, and a booking is {oldest or 0:.0f} s old: a request of "
+                                 "another client that runs as long, or a booking that leaked")
             time.sleep(0.5)
 
     def transfer(self):
