@@ -49,12 +49,12 @@ def test_hints_reach_the_policy():
     raw = body({"type": "image_url", "image_url": DATA}, model="m", prompt_cache_retention="none")
     read, _ = envelope.read(raw)
 
-    async def facts(route, given, headers):
+    async def facts(route, given, known):
         return Prepared(error="image")
 
     async def run():
         core = types.SimpleNamespace(preparer=types.SimpleNamespace(facts=facts), loop=asyncio.get_running_loop())
-        return await Core.prepare(core, "/v1/chat/completions", read, raw, types.SimpleNamespace(headers=[]), "s")
+        return await Core.prepare(core, "/v1/chat/completions", read, raw, "s", None)
 
     made, _prepared = asyncio.run(run())
     assert (made.model, made.tokens, made.session, made.cost_scale, made.images) == ("m", None, "s", 0.1, hints.images(raw))

@@ -167,8 +167,7 @@ class Core:
         known = getattr(self.preparer, "known", None)
         return known(route, body) if known is not None else None
 
-    async def prepare(self, route: str, env: envelope.Envelope, body: bytes, request: Request, session: str | None,
-                      known: Any) -> tuple[RequestFacts, Any]:
+    async def prepare(self, route: str, env: envelope.Envelope, body: bytes, session: str | None, known: Any) -> tuple[RequestFacts, Any]:
         prepared = await self.preparer.facts(route, body, known)
         facts = RequestFacts(env.model or None, prepared.tokens, prepared.pages, session)
         if env.retention is not None:

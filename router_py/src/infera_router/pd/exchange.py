@@ -89,7 +89,7 @@ class Exchange:
 
     async def _prepare(self, session: str | None, known: Any) -> None:
         try:
-            self.facts, self.prepared = await self.core.prepare(self.route.prepare, self.envelope, self.body, self.request, session, known)
+            self.facts, self.prepared = await self.core.prepare(self.route.prepare, self.envelope, self.body, session, known)
         except Exception:  # sizes and hashes are advice: a fault in them never fails a request
             log.exception("preparing a request failed; it is routed on load", extra=logs.extra(self.request.id))
             self.facts = self.core.plain_facts(self.envelope, session)

@@ -132,7 +132,7 @@ class Orphans:
         self.timer = core.loop.call_later(timeout, self._overdue) if timeout else None
 
     def leg_head(self, leg: Leg, head: Head) -> None:
-        pass
+        self.core.dispatch_histogram(leg.role, leg.worker_id).observe(monotonic() - leg.sent_at)
 
     def leg_data(self, leg: Leg, data: bytes) -> None:
         if leg is self.decode:
