@@ -77,7 +77,7 @@ def test_the_report_shows_the_run_as_not_valid(rehearsal, deployment):
 
 
 def test_clients_believe_the_record_after_the_variables_changed(deployment, tmp_path):
-    """Another port and name in group_vars, with nothing deployed since: status and smoke still talk to what runs."""
+    """Another port and name in group_vars, with nothing deployed since: status, smoke and the evaluation still talk to what runs."""
     shutil.copytree(support.ROOT / "inventories" / "local", tmp_path / "local")
     variables = tmp_path / "local" / "group_vars" / "all" / "main.yml"
     text = variables.read_text()
@@ -86,5 +86,9 @@ def test_clients_believe_the_record_after_the_variables_changed(deployment, tmp_
     for playbook in ("playbooks/status.yml", "playbooks/smoke.yml"):
         _, output = support.run(".venv/bin/ansible-playbook", playbook, "-i", str(tmp_path / "local"), "-l", "local")
         assert "8123" not in output and support.changed(output) == 0
+    _code, output = support.run(".venv/bin/ansible-playbook", "playbooks/evaluate.yml", "-i", str(tmp_path / "local"), "-l", "local",
+                                "-e", f"@{support.ROOT / 'tests' / 'rehearsal' / 'settings.yml'}",
+                                "-e", f"evaluate_dataset_dir={support.ROOT / 'tests' / 'rehearsal' / 'gsm8k'}")
+    assert "8123" not in output
     code, output = support.play("playbooks/smoke.yml", "-e", "router_port=8123", check=False)
     assert code and "8123" in output and "8000" in output
