@@ -230,7 +230,7 @@ def test_a_wiped_store_does_not_take_healthy_workers(etcd):
             etcd.wipe()
             await asyncio.to_thread(etcd.start)
             await fleet.until([record(alive.port)])
-            assert alive.asked > 0
+            await eventually(lambda: alive.asked > 0)
             # Its supervisor puts it back: the new record counts, and nothing is held any longer.
             await fleet.put(record(alive.port, generation="new"))
             await eventually(lambda: fleet.pool.snapshot.workers[record(alive.port).worker_id].generation == "new")
