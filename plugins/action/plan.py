@@ -4,13 +4,32 @@
 """Collect the inventory's variables on the controller and hand them to plan.build."""
 from __future__ import annotations
 
+import functools
+import glob
 import os
 
+import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.infera.serving.plugins.module_utils import plan, plan_engines
+from ansible.utils.vars import load_extra_vars
+from ansible_collections.infera.serving.plugins.module_utils import plan, plan_names
 
 GROUPS = ("prefill", "decode", "mixed", "router", "etcd")
+MACHINES = "mi355x"
+ROLES = os.path.normpath(os.path.join(os.path.dirname(__file__), "..", "..", "roles"))
+# Variables that playbooks read themselves.
+PLAYBOOK_NAMES = ("site_smoke", "rollout_all", "rollout_allow_outage", "rollout_vram_wait", "verify_image_base", "verify_image_expected")
+
+
+@functools.lru_cache(maxsize=1)
+def role_names():
+    """The options of every role, from their argument specs."""
+    names = set()
+    for path in glob.glob(os.path.join(ROLES, "*", "meta", "argument_specs.yml")):
+        with open(path, encoding="utf-8") as handle:
+            for entry in yaml.safe_load(handle)["argument_specs"].values():
+                names.update(entry.get("options") or {})
+    return frozenset(name for name in names if not name.startswith("_"))
 
 
 class ActionModule(ActionBase):
@@ -30,7 +49,7 @@ class ActionModule(ActionBase):
         try:
             made = plan.build(variables)
         except plan.PlanError as error:
-            result.update(failed=True, faults=error.faults, msg="\n".join(error.faults))
+            result.update(failed=True, msg="\n".join(error.faults))
             return result
         out = made.as_dict()
         out["runs_dir"] = os.path.abspath(os.path.expanduser(str(variables.get("infera_runs_dir") or "runs")))
@@ -50,10 +69,17 @@ class ActionModule(ActionBase):
         out["addresses"] = {host: self._address(hostvars, host) for name in GROUPS for host in out["groups"][name]}
         out["images"] = self._task.args.get("images") or {}
         out["rails"] = self._task.args.get("rails") or {}
-        out["seen"] = {name: "" for name in task_vars if str(name).split("_", 1)[0] in plan_engines.PREFIXES}
+        hosts = [host for name in GROUPS for host in out["groups"][name]]
+        out["machines"] = list(groups.get(MACHINES, []))
+        out["addressed"] = {host for host in hosts if {"infera_host_address", "ansible_host"} & set(hostvars[host])}
+        out["others"] = role_names().union(PLAYBOOK_NAMES)
+        known = out["others"].union(plan.variable_names(), (plan_names.WEIGHT,))
+        # Of other capitals only those that were typed just now.
+        typed = set(load_extra_vars(self._loader))
+        out["seen"] = {name for name in task_vars if plan_names.is_ours(str(name), known) and (not str(name).isupper() or name in typed)}
         return out
 
     def _address(self, hostvars, host):
         own = hostvars[host]
-        value = own.get("infera_host_address") or own.get("ansible_host") or host
-        return str(self._templar.template(value))
+        value = next((own[name] for name in ("infera_host_address", "ansible_host") if name in own), host)
+        return str(self._templar.template("" if value is None else value)).strip()

@@ -34,10 +34,9 @@ def preflight_across(hosts, routed=False, prefix=24, max_skew=1.0):
 
 def preflight_ignore(found, names):
     unknown = [name for name in names if name not in {check["check"] for check in found}]
-    if unknown:
-        raise AnsibleFilterError("preflight_ignore: no check is called %s (there are: %s)" % (
-            ", ".join(unknown), ", ".join(dict.fromkeys(check["check"] for check in found))))
-    return checks.ignore(found, names)
+    wrong = [checks.failed("preflight_ignore", "preflight_ignore: no check is called %s" % ", ".join(map(str, unknown)),
+                           "use a name of the table: %s" % ", ".join(dict.fromkeys(check["check"] for check in found)))] if unknown else []
+    return checks.ignore(found, [name for name in names if name not in unknown]) + wrong
 
 
 class FilterModule:

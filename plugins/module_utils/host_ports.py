@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["container_of", "ephemeral_range", "listeners", "reserved_ports"]
+__all__ = ["container_of", "describe", "ephemeral_range", "listeners", "reserved_ports"]
 
 _LISTEN = "0A"
 _CONTAINER = re.compile(r"(?:docker[-/]|/)([0-9a-f]{64})(?:\.scope)?\s*$", re.M)
@@ -76,6 +76,13 @@ def container_of(process):
     except OSError:
         return None
     return found.group(1) if found else None
+
+
+def describe(owner):
+    """Return an entry of listeners() in words."""
+    pid = "process %d, " % owner["pid"] if owner["pid"] else ""
+    inside = " in container %s (docker ps names it)" % owner["container"][:12] if owner["container"] else ""
+    return pid + (owner["command"] or "unknown") + inside
 
 
 def ephemeral_range(proc="/proc"):

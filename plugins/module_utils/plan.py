@@ -9,8 +9,9 @@
 * ``addresses``: {host: address of the fleet's network}
 * ``images``: {sglang, router, etcd: reference}; absent while only the values are being checked
 * ``rails``: {host: result of rails_info}, where it is known
+* ``machines``: the hosts of the group mi355x, where there is one; ``addressed``: the hosts that have an address of their own
 * ``weight_override``: what ``-e DECODE_REQUEST_WEIGHT`` said, or None
-* ``seen``: {name: value} of variables that start like ours, to find mistyped ones
+* ``seen``: names of variables that start like ours, to find mistyped ones; ``others``: those that roles and playbooks read
 
 and returns a Plan, or raises PlanError with every fault found, one line each: the option, the value, the fix.
 """
@@ -19,12 +20,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List
 
-from ansible_collections.infera.serving.plugins.module_utils import plan_containers, plan_engines, plan_options, plan_shape
+from ansible_collections.infera.serving.plugins.module_utils import plan_containers, plan_engines, plan_names, plan_options, plan_shape
 
 __all__ = ["Plan", "PlanError", "build", "variable_names"]
-
-# Variables of the roles prefill, decode and mixed, which share the plan's prefixes.
-OTHER_NAMES = ("prefill_containers", "decode_containers", "mixed_containers")
 
 
 class PlanError(ValueError):
@@ -66,26 +64,35 @@ def build(variables):
     """Return the Plan of *variables*; see the module's text."""
     faults = plan_options.Faults()
     values = plan_options.read(variables, faults)
+    notes = plan_names.check(variables.get("seen") or (), variable_names(), variables.get("others") or (), faults)
+    if faults.lines:
+        # A default in a wrong value's place would only bring faults that are none.
+        raise PlanError(faults.lines)
     values["infera_deployment_id"] = values["infera_deployment_id"] or values["infera_shape"].replace("_", "-")
     _check_values(values, variables, faults)
     groups, addresses = variables.get("groups") or {}, variables.get("addresses") or {}
+    plan_shape.check_machines(values, groups, variables.get("machines") or (), variables.get("addressed") or (), faults)
+    if faults.lines:
+        raise PlanError(faults.lines)
     plan_shape.check_hosts(values, groups, addresses, faults)
     if faults.lines:
         raise PlanError(faults.lines)
 
-    roles = {role: plan_engines.role_values(role, values, variables) for role in plan_shape.ENGINE_ROLES if values[f"{role}_workers"]}
+    roles = {role: plan_engines.role_values(role, values, variables, faults) for role in plan_shape.ENGINE_ROLES if values[f"{role}_workers"]}
     ranks = {role: plan_engines.rank_counts(role, out, values, faults) for role, out in roles.items()}
     workers = plan_shape.place(dict(values, **{f"{r}_workers": 0 for r in plan_shape.ENGINE_ROLES if r not in roles}), groups, addresses, ranks, faults)
     plan_shape.check_ports(values, groups, workers, faults)
     if values["engine_published"] is not False and values["infera_flavour"] == "rocm":
         plan_shape.check_name(values, workers, faults)
+    if faults.lines:
+        raise PlanError(faults.lines)
     model = _model(values)
     maker = plan_containers.Maker(values, groups, addresses, variables.get("images") or {}, model)
-    containers, warnings = maker.etcd(), []
+    containers, warnings = maker.etcd(), notes
     for worker in workers:
-        argv, env, files, notes = plan_engines.engine_args(worker, roles[worker.role], values, model, variables.get("rails") or {}, faults)
+        argv, env, files, own = plan_engines.engine_args(worker, roles[worker.role], values, model, variables.get("rails") or {}, faults)
         containers.append(maker.engine(worker, argv, env, files))
-        warnings += [f"{worker.label}: {note}" for note in notes]
+        warnings += [f"{worker.label}: {note}" for note in own]
     containers += maker.router()
     if faults.lines:
         raise PlanError(list(dict.fromkeys(faults.lines)))
@@ -101,7 +108,7 @@ def build(variables):
 
 def _check_values(values, variables, faults):
     weight, override = values["decode_request_weight"], variables.get("weight_override")
-    if override not in (None, ""):
+    if override is not None:
         wanted = plan_options.OPTIONS["decode_request_weight"].convert(override, faults)
         if wanted != weight and not any(line.startswith("decode_request_weight") for line in faults.lines):
             faults.add("decode_request_weight", weight, f"DECODE_REQUEST_WEIGHT is {override!r} and the inventory's line holds another value; "
@@ -114,6 +121,9 @@ def _check_values(values, variables, faults):
         faults.add("router_tokenizer_path", "none", "router_policy kv-aware needs a tokenizer; leave it empty for the model's own")
     if bool(values["infera_model_path"]) == bool(values["infera_model_make"]):
         faults.add("infera_model_path", values["infera_model_path"], "set either the model's folder, or infera_model_make for a tiny one")
+    rails = values["engine_rails"]
+    if len(set(map(str, rails))) != len(rails):
+        faults.add("engine_rails", rails, "names a device twice; list every RDMA device of the host once, in rail order")
     for key in values["infera_model_make"]:
         if key not in ("vocab", "context", "layers"):
             faults.add("infera_model_make", key, "unknown key; it has vocab, context, layers")
@@ -125,7 +135,6 @@ def _check_values(values, variables, faults):
         faults.add("etcd_tls_ca_file", values["etcd_tls_ca_file"], "TLS needs etcd_tls_ca_file, etcd_tls_cert_file and etcd_tls_key_file together")
     if bool(values["etcd_user"]) != bool(values["etcd_password"]):
         faults.add("etcd_user", values["etcd_user"], "etcd_user and etcd_password only go together")
-    plan_engines.unknown_names(variables.get("seen") or {}, variable_names() + list(OTHER_NAMES), faults)
 
 
 def _model(values):

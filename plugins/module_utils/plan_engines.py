@@ -4,16 +4,20 @@
 """From variables to one engine's values for sglang_args: published values, then engine_*, then the role's own variables."""
 from __future__ import annotations
 
-import difflib
+import re
 
 from ansible_collections.infera.serving.plugins.module_utils import mooncake_checks, mooncake_devices, mooncake_env, sglang_args, sglang_keys
 
-__all__ = ["engine_args", "known_names", "rank_counts", "role_values", "unknown_names"]
+__all__ = ["engine_args", "known_names", "rank_counts", "role_values"]
 
-# What the plan itself decides; a variable of that name would be a second truth.
-PLAN_OWNED = frozenset((
-    "flavour", "model_path", "served_model_name", "model_layers", "host", "port", "bootstrap_port", "kv_events_port", "kv_replay_port",
-    "kv_events_host", "visible_devices", "mooncake_env", "host_ip", "planned_concurrency"))
+# Engine keys that the plan decides, and the variable that moves them; a variable of the key's own name would be a second truth.
+PLAN_OWNED = {
+    "port": "{role}_ports, or engine_port_base", "bootstrap_port": "engine_bootstrap_offset", "kv_events_port": "engine_kv_events_offset",
+    "kv_replay_port": "engine_kv_replay_offset", "host": "infera_host_address", "host_ip": "infera_host_address", "kv_events_host": "infera_host_address",
+    "model_path": "infera_model_path", "served_model_name": "infera_served_model_name", "model_layers": "infera_model_layers",
+    "flavour": "infera_flavour", "visible_devices": "{role}_gpu_ids", "planned_concurrency": "infera_planned_concurrency",
+    "mooncake_env": "engine_env, or a variable of the role mooncake",
+}
 PREFIXES = ("engine", "prefill", "decode", "mixed")
 SETTABLE = [key for key in list(sglang_keys.KEYS) + list(sglang_keys.SPECIAL) if key not in PLAN_OWNED]
 
@@ -23,17 +27,7 @@ def known_names():
     return [f"{prefix}_{key}" for prefix in PREFIXES for key in SETTABLE]
 
 
-def unknown_names(names, known, faults):
-    """Report variables that are nearly ours: a mistyped setting must not be lost in silence."""
-    known = set(known)
-    for name in sorted(names):
-        if name.split("_", 1)[0] in PREFIXES and name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
-            if near:
-                faults.add(name, names[name], f"unknown variable; did you mean {near[0]}?")
-
-
-def role_values(role, values, variables):
+def role_values(role, values, variables, faults):
     """Return the role's values for sglang_args, without what depends on the worker."""
     rocm = values["infera_flavour"] == "rocm"
     gpus = values[f"{role}_gpus"]
@@ -53,7 +47,10 @@ def role_values(role, values, variables):
             value = variables.get(f"{prefix}_{key}")
             if value is None or value == "":
                 continue
-            if key == "env" and isinstance(value, dict):
+            if key == "env":
+                if not isinstance(value, dict):
+                    faults.add(f"{prefix}_env", value, "is not a dictionary; write NAME: value, one line each")
+                    continue
                 value = dict(out.get("env", {}), **value)
             if key == "transfer_backend" and role == "mixed" and prefix == "engine":
                 continue
@@ -99,9 +96,15 @@ def engine_args(worker, out, values, model, rails, faults):
             key, colon, text = fault.partition(": ")
             # The key as the operator writes it.
             option = f"{worker.role}_{key}" if key.split(".")[0] in SETTABLE else key
+            text = re.sub(r"is written by the key (\w+); set \1 instead", lambda found: "is written by " + _variable(worker.role, found[1]), text)
             faults.lines.append(f"{option}{colon}{text}")
         return [], {}, [], []
     return made.argv, made.env, files, warnings
+
+
+def _variable(role, key):
+    """The variable that sets an engine key."""
+    return f"the plan; set {PLAN_OWNED[key].format(role=role)} instead" if key in PLAN_OWNED else f"the key {key}; set {role}_{key} instead"
 
 
 def _rails(worker, given, values, rails, faults):

@@ -21,8 +21,8 @@ class Faults:
     def __init__(self):
         self.lines = []
 
-    def add(self, option, value, fix):
-        shown = "not set" if value in (None, "") else repr(value)
+    def add(self, option, value, fix, shown=None):
+        shown = shown or ("not set" if value in (None, "") else repr(value))
         line = f"{option}: {shown}: {fix}"
         if line not in self.lines:
             self.lines.append(line)
@@ -35,17 +35,23 @@ class Option:
         self.name, self.kind, self.default, self.text = name, kind, default, text
         self.choices, self.low, self.high, self.pattern = choices, low, high, pattern
 
-    def convert(self, value, faults):
-        """Return the typed value; report what is wrong and return the default instead."""
+    def convert(self, value, faults, given=True):
+        """Return the typed value; report what is wrong and return the default instead. *given*: somebody wrote it."""
         if isinstance(self.default, (list, dict)) and value is None:
             return type(self.default)(self.default)
         if value is None or (value == "" and self.kind not in ("str", "list", "dict")):
+            # A knob that is there without a value was meant to have one; where the default is to have none, empty says that.
+            if given and self.default not in (None, ""):
+                faults.add(self.name, value, f"give it a value, or remove the line for {self._shown_default()}", shown="empty")
             return self.default
         try:
             return getattr(self, "_" + self.kind)(value)
         except ValueError as error:
             faults.add(self.name, value, str(error))
             return self.default
+
+    def _shown_default(self):
+        return repr(self.default) if isinstance(self.default, str) else str(self.default).lower()
 
     def _str(self, value):
         if isinstance(value, (dict, list)):
@@ -122,6 +128,10 @@ class Option:
         return f" of at least {self.low}" if self.low is not None else ""
 
 
+def _ports(role, what):
+    return Option(f"{role}_ports", "list", [], f"HTTP port of each {what} worker, in order. Default: engine_port_base and steps of engine_port_step.")
+
+
 def _port(name, default, text):
     return Option(name, "int", default, text, low=1, high=65535)
 
@@ -144,12 +154,15 @@ OPTIONS = {o.name: o for o in (
     Option("prefill_workers", "int", 0, "Number of prefill workers.", low=0, high=64),
     Option("prefill_gpus", "int", 4, "GPUs of one prefill worker: tensor parallel size x pipeline stages.", low=1, high=64),
     Option("prefill_gpu_ids", "list", [], "GPUs of each prefill worker, one list per worker. Default: the next free ones of its host."),
+    _ports("prefill", "prefill"),
     Option("decode_workers", "int", 0, "Number of decode workers.", low=0, high=64),
     Option("decode_gpus", "int", 8, "GPUs of one decode worker: tp = attention data-parallel ranks.", low=1, high=64),
     Option("decode_gpu_ids", "list", [], "GPUs of each decode worker, one list per worker. Default: the next free ones of its host."),
+    _ports("decode", "decode"),
     Option("mixed_workers", "int", 0, "Number of aggregated workers.", low=0, high=64),
     Option("mixed_gpus", "int", 4, "GPUs of one aggregated worker: tp = attention data-parallel ranks.", low=1, high=64),
     Option("mixed_gpu_ids", "list", [], "GPUs of each aggregated worker, one list per worker. Default: the next free ones of its host."),
+    _ports("mixed", "aggregated"),
     # Ports
     _port("router_port", 8000, "Port of the router."),
     _port("etcd_client_port", 2379, "etcd's client port."),
@@ -202,5 +215,5 @@ def read(variables, faults):
     """Return every option, typed, from *variables*; unknown keys are left out. Faults are collected, never raised."""
     values = {}
     for name, option in OPTIONS.items():
-        values[name] = option.convert(variables.get(name), faults)
+        values[name] = option.convert(variables.get(name), faults, given=name in variables)
     return values

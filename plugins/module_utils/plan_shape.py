@@ -4,14 +4,15 @@
 """Where every worker goes: host, GPUs, ports. Nothing else in the collection decides that.
 
 Workers of a role are dealt to the role's hosts in turn, in the order prefill, decode, mixed. On a host a worker takes the next
-free GPUs, or those that <role>_gpu_ids names, and the next block of ports.
+free GPUs, or those that <role>_gpu_ids names, and the next block of ports, or the one that <role>_ports names.
 """
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import Counter
 
-__all__ = ["ENGINE_ROLES", "PUBLISHED", "Worker", "check_hosts", "check_name", "check_ports", "place"]
+__all__ = ["ENGINE_ROLES", "PUBLISHED", "Worker", "check_hosts", "check_machines", "check_name", "check_ports", "place"]
 
 ENGINE_ROLES = ("prefill", "decode", "mixed")
 EXAMPLE_NETWORKS = [ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")]
@@ -39,6 +40,21 @@ class Worker:
         return f"{self.role}-{self.instance}"
 
 
+def check_machines(values, groups, machines, addressed, faults):
+    """A host of a role's group that the site does not know would be left out in silence by -l mi355x.
+
+    *machines*: hosts of the group mi355x; *addressed*: hosts with an address of their own, wherever it is written.
+    """
+    if not machines:
+        return
+    used = dict.fromkeys(host for name in ("etcd",) + ENGINE_ROLES + ("router",) for host in groups.get(name) or [])
+    strangers = [host for host in used if host not in machines and host not in addressed]
+    for host in strangers:
+        where = ", ".join(name for name in ("etcd",) + ENGINE_ROLES + ("router",) if host in (groups.get(name) or []))
+        faults.add(f"group {where}", host, f"mi355x has no such host, it has {', '.join(machines)}; use one name in {values['infera_site_file']} "
+                   "and in the shape's hosts.yml")
+
+
 def check_hosts(values, groups, addresses, faults):
     """Groups that are needed have hosts, and every host that is used has a filled-in address."""
     needed = ["router", "etcd"] + [role for role in ENGINE_ROLES if values[f"{role}_workers"]]
@@ -62,6 +78,9 @@ def check_hosts(values, groups, addresses, faults):
     seen = {}
     for host in used:
         address = addresses.get(host)
+        if address and not _is_address(address):
+            faults.add(f"ansible_host of {host}", address, f"is neither an IP address nor a host name (no port, no user); correct it in {values['infera_site_file']}")
+            continue
         if not address:
             faults.add(f"infera_host_address of {host}", address, f"give the host its address in {values['infera_site_file']}")
         elif address in seen:
@@ -86,13 +105,24 @@ def check_name(values, workers, faults):
         count, gpus = form.get(role, (0, 0))
         if values[f"{role}_workers"] != count or count and values[f"{role}_gpus"] != gpus:
             wanted = f"{count} of {gpus} GPUs" if count else "none"
-            problems.append(f"its {role} workers are {wanted}")
+            here = f"{role}_workers: {values[f'{role}_workers']}, {role}_gpus: {values[f'{role}_gpus']}"
+            problems.append(f"its {role} workers are {wanted}, here {here}")
     shared = {w.host for w in workers if w.role == "prefill"} & {w.host for w in workers if w.role == "decode"}
     if shared:
         problems.append(f"its prefills and decodes are on different hosts, here {', '.join(sorted(shared))} has both")
     if problems:
         faults.add("infera_shape", name, f"is the name of a published shape: {'; '.join(problems)}; give this one another name, "
                    f"for example {name}_{'one_host' if shared and len(problems) == 1 else 'own'}")
+
+
+def _is_address(text):
+    """An IP address, or a host name whose last label is no number (which is an address with a slip in it)."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        labels = text.rstrip(".").split(".")
+        return len(text) <= 253 and all(re.fullmatch(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", label) for label in labels) and not labels[-1].isdigit()
+    return True
 
 
 def _is_example(address):
@@ -110,12 +140,13 @@ def place(values, groups, addresses, ranks, faults):
         hosts = groups.get(role) or []
         if not hosts:
             continue
-        named = _gpu_ids(role, values, faults)
+        named, listed = _gpu_ids(role, values, faults), _http_ports(role, values, faults)
         for instance in range(values[f"{role}_workers"]):
             host = hosts[instance % len(hosts)]
             used = taken.setdefault(host, {})
             gpus = named[instance] if named else list(range(len(used), len(used) + values[f"{role}_gpus"]))
-            worker = Worker(role, instance, host, addresses.get(host), slots[host], gpus, ranks[role], _ports(values, slots[host], role, ranks[role]))
+            http = listed[instance] if listed else values["engine_port_base"] + values["engine_port_step"] * slots[host]
+            worker = Worker(role, instance, host, addresses.get(host), slots[host], gpus, ranks[role], _ports(values, http, role, ranks[role]))
             for gpu in gpus:
                 if gpu in used:
                     faults.add(f"{role}_gpu_ids", gpu, f"GPU {gpu} of {host} is used twice, by {used[gpu]} and {worker.label}; give each its own")
@@ -126,9 +157,12 @@ def place(values, groups, addresses, ranks, faults):
         for host in taken:
             highest = max(taken[host])
             if highest >= values["infera_gpus_per_host"]:
-                here = ", ".join(f"{w.label} {_spans(w.gpus)}" for w in workers if w.host == host)
-                faults.add(f"GPUs of {host}", highest + 1, f"{here} need more than its {values['infera_gpus_per_host']} GPUs; "
-                           "use fewer workers, fewer GPUs each, or a host more in the role's group")
+                here = [w for w in workers if w.host == host]
+                shown, roles = ", ".join(f"{w.label} {_spans(w.gpus)}" for w in here), list(dict.fromkeys(w.role for w in here))
+                chosen = [f"{role}_gpu_ids" for role in roles if values[f"{role}_gpu_ids"]]
+                fix = (f"choose GPUs 0 to {values['infera_gpus_per_host'] - 1} in {' and '.join(chosen)}" if chosen else
+                       f"lower {' or '.join(f'{role}_workers or {role}_gpus' for role in roles)}, or put one more host into the group")
+                faults.add(f"GPUs of {host}", highest + 1, f"{shown} need more than its {values['infera_gpus_per_host']} GPUs (infera_gpus_per_host); {fix}")
     return workers
 
 
@@ -150,8 +184,22 @@ def _spans(gpus):
     return f"{gpus[0]}-{gpus[-1]}" if gpus == list(range(gpus[0], gpus[-1] + 1)) else ",".join(map(str, gpus))
 
 
-def _ports(values, slot, role, ranks):
-    http = values["engine_port_base"] + values["engine_port_step"] * slot
+def _http_ports(role, values, faults):
+    """Return the HTTP port of every worker of *role*, or None where the plan chooses."""
+    name, given = f"{role}_ports", values[f"{role}_ports"]
+    if not given:
+        return None
+    try:
+        ports = [int(str(one)) for one in given]
+    except ValueError:
+        ports = []
+    if len(ports) != values[f"{role}_workers"] or not all(1 <= port <= 65535 for port in ports):
+        faults.add(name, given, f"needs {values[f'{role}_workers']} ports from 1 to 65535, one per worker ({role}_workers)")
+        return None
+    return ports
+
+
+def _ports(values, http, role, ranks):
     ports = {"http": http}
     if role == "prefill":
         ports["bootstrap"] = http + values["engine_bootstrap_offset"]
@@ -174,29 +222,41 @@ def port_list(ports):
 
 
 def check_ports(values, groups, workers, faults):
-    """No port is used twice on a host, lies above 65535, or in a range that Mooncake or SGLang takes by itself."""
-    uses = {}
+    """No port is used twice on a host, lies above 65535, or in a range that Mooncake or SGLang takes by itself. One line per pair of owners."""
+    uses, told = {}, set()
 
-    def use(host, port, what, option):
-        other = uses.setdefault((host, port), what)
-        if other != what:
-            faults.add(option, port, f"{what} and {other} on {host} both want port {port}; move one of them")
+    def tell(owners, option, fix):
+        if owners not in told:
+            told.add(owners)
+            faults.add(option, values[option], fix)
+
+    def use(host, port, owner, what, option):
+        """*owner* is the container, *what* the use that it makes of the port, *option* the variable that moves it."""
+        name = f"{owner} {what}" if what else owner
+        other = uses.setdefault((host, port), (owner, name, option))
+        if other[1] != name:
+            options = " or ".join(dict.fromkeys((option, other[2])))
+            tell((owner, other[0]), option, f"{name} and {other[1]} on {host} both want port {port}; move one of them ({options})")
         if not 1 <= port <= 65535:
-            faults.add(option, port, f"{what} on {host} would need port {port}; lower it")
+            tell((owner, "high"), option, f"{name} on {host} would need port {port}; lower {option}")
         if MOONCAKE_PORTS[0] <= port <= MOONCAKE_PORTS[1]:
-            faults.add(option, port, f"{what} on {host} lies in {MOONCAKE_PORTS[0]}-{MOONCAKE_PORTS[1]}, which Mooncake takes by itself; move it")
+            tell((owner, "mooncake"), option,
+                 f"{name} on {host}, port {port}, lies in {MOONCAKE_PORTS[0]}-{MOONCAKE_PORTS[1]}, which Mooncake takes by itself; move {option}")
 
     for host in groups.get("router") or []:
-        use(host, values["router_port"], "the router", "router_port")
+        use(host, values["router_port"], "the router", "", "router_port")
     for host in groups.get("etcd") or []:
-        use(host, values["etcd_client_port"], "etcd's client port", "etcd_client_port")
-        use(host, values["etcd_peer_port"], "etcd's peer port", "etcd_peer_port")
+        use(host, values["etcd_client_port"], "etcd's client port", "", "etcd_client_port")
+        use(host, values["etcd_peer_port"], "etcd's peer port", "", "etcd_peer_port")
+    moves = {worker.label: f"{worker.role}_ports" if values[f"{worker.role}_ports"] else "engine_port_base" for worker in workers}
     for worker in workers:
         for port, what in port_list(worker.ports):
-            use(worker.host, port, f"{worker.label} {what}", "engine_port_base")
+            use(worker.host, port, worker.label, what, moves[worker.label])
     for worker in workers:
         for offset in range(SGLANG_OWN[0], SGLANG_OWN[1] + 1):
-            other = uses.get((worker.host, worker.ports["http"] + offset))
-            if other:
-                faults.add("engine_port_base", worker.ports["http"] + offset,
-                           f"{other} sits on a port that {worker.label} takes by itself (HTTP + {SGLANG_OWN[0]} to + {SGLANG_OWN[1]}); move it")
+            port = worker.ports["http"] + offset
+            owner, name, option = uses.get((worker.host, port), (None, None, None))
+            if owner:
+                options = " or ".join(dict.fromkeys((option, moves[worker.label])))
+                tell((owner, worker.label), option, f"{name} sits on port {port}, which {worker.label} takes by itself "
+                     f"(HTTP + {SGLANG_OWN[0]} to + {SGLANG_OWN[1]}); move one of them ({options})")

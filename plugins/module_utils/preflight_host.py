@@ -14,7 +14,7 @@ import re
 import ssl
 import urllib.request
 
-from .host_ports import ephemeral_range, listeners, reserved_ports
+from .host_ports import describe, ephemeral_range, listeners, reserved_ports
 from .preflight_check import failed, not_applicable, passed, verdict, warned
 from .rails_sysfs import listing, read
 
@@ -106,8 +106,7 @@ def check_ports(proc, ports, own_ids):
         foreign = [owner for owner in owners if owner["container"] not in own_ids or not owner["container"]]
         own += 0 if foreign else 1
         for owner in foreign[:1]:
-            faults.append(("%s: %d (%s) is held by %s%s" % (wanted[port]["variable"], port, wanted[port]["use"],
-                                                           "process %d, " % owner["pid"] if owner["pid"] else "", owner["command"] or "unknown"),
+            faults.append(("%s: %d (%s) is held by %s" % (wanted[port]["variable"], port, wanted[port]["use"], describe(owner)),
                            "stop it or choose another port"))
     return verdict("ports", faults, "%d free%s" % (len(wanted) - own, ", %d held by our own containers" % own if own else ""))
 

@@ -104,8 +104,7 @@ def main():
             own.append(port)
             continue
         entry, holder = wanted[port], foreign[0]
-        faults.append("%s: %d (%s): held by %s%s; stop it or choose another port" % (
-            entry["variable"], port, entry["use"], "process %d, " % holder["pid"] if holder["pid"] else "", holder["command"] or "unknown"))
+        faults.append("%s: %d (%s): held by %s; stop it or choose another port" % (entry["variable"], port, entry["use"], host_ports.describe(holder)))
     if faults:
         module.fail_json(msg="\n".join(faults), faults=faults, own=own)
     module.exit_json(changed=False, faults=[], own=own)

@@ -51,7 +51,7 @@ def plan_of(shape, filled=True, **extra):
     variables["hostvars"] = HostVars(inventory, manager, loader)
     # The action's own reading of the inventory, without a process for each shape.
     action = object.__new__(ActionModule)
-    action._templar = Templar(loader, variables=variables)
+    action._templar, action._loader = Templar(loader, variables=variables), loader
     with tempfile.TemporaryDirectory() as folder:
         action._task = types.SimpleNamespace(args={"images": IMAGES, "rails": {} if shape == "local" else fake_rails(folder)})
     return json.loads(json.dumps(plan.build(action._variables(variables)).as_dict()))

@@ -46,12 +46,26 @@ def test_the_base_of_these_tests_is_right():
     ({"prefill_gpu_ids": [[0, 1, 2, 3]]}, "prefill_gpu_ids: [[0, 1, 2, 3]]", "2 lists of 4"),
     ({"prefill_gpu_ids": [0, 1, 2, 3]}, "prefill_gpu_ids: [0, 1, 2, 3]", "list of lists"),
     ({"prefill_gpu_ids": [[0, 1, 2, 3], [5, 6, 7, 8]]}, "GPUs of a: 9", "prefill-1 5-8"),
-    ({"engine_bootstrap_offset": 400}, "engine_port_base: 31400", "prefill-1 HTTP and prefill-0 bootstrap"),
+    ({"prefill_gpu_ids": [[0, 1, 2, 3], [5, 6, 7, 8]]}, "GPUs of a: 9", "GPUs 0 to 7 in prefill_gpu_ids"),
+    ({"engine_bootstrap_offset": 400}, "engine_port_base: 31000", "prefill-1 HTTP and prefill-0 bootstrap on a both want port 31400"),
+    ({"prefill_ports": [31000, 31000]}, "prefill_ports: [31000, 31000]", "prefill-1 HTTP and prefill-0 HTTP on a both want port 31000"),
+    ({"prefill_ports": [31000]}, "prefill_ports: [31000]", "2 ports from 1 to 65535"),
+    ({"prefill_ports": "31000,x"}, "prefill_ports: ['31000', 'x']", "2 ports from 1 to 65535"),
+    ({"prefill_port": 31000, "seen": {"prefill_port"}}, "prefill_port: not an option", "set prefill_ports, or engine_port_base"),
+    ({"prefill_extra_args": ["--port", "1"]}, "prefill_extra_args: --port", "set prefill_ports, or engine_port_base instead"),
+    ({"prefill_env": ["A=1"]}, "prefill_env: ['A=1']", "not a dictionary"),
+    ({"engine_rails": ["ionic_0", "ionic_0"]}, "engine_rails: ['ionic_0', 'ionic_0']", "twice"),
+    ({"decode_request_weight": None}, "decode_request_weight: empty", "remove the line for 0"),
+    ({"prefill_workers": ""}, "prefill_workers: empty", "remove the line for 0"),
+    ({"addresses": {"a": "10.0.0.1:22", "b": "10.0.0.2"}}, "ansible_host of a: '10.0.0.1:22'", "no port"),
+    ({"addresses": {"a": "10.0.0.300", "b": "10.0.0.2"}}, "ansible_host of a: '10.0.0.300'", "neither an IP address nor a host name"),
+    ({"addresses": {"a": "", "b": "10.0.0.2"}}, "infera_host_address of a: not set", "inventories/site/hosts.yml"),
+    ({"machines": ["a", "node-b"]}, "group decode: 'b'", "mi355x has no such host, it has a, node-b"),
     ({"engine_port_step": 0}, "engine_port_step: 0", "at least 300"),
     ({"router_port": 2379}, "etcd_client_port: 2379", "both want port 2379"),
     ({"router_port": 16000}, "router_port: 16000", "Mooncake"),
-    ({"router_port": 31235}, "engine_port_base: 31235", "takes by itself"),
-    ({"engine_port_base": 65000}, "engine_port_base: 65700", "lower it"),
+    ({"router_port": 31235}, "router_port: 31235", "takes by itself"),
+    ({"engine_port_base": 65000}, "engine_port_base: 65000", "prefill-1 bootstrap on a would need port 65700; lower"),
     ({"infera_model_path": ""}, "infera_model_path: not set", "infera_model_make"),
     ({"infera_model_path": "relative"}, "infera_model_path: 'relative'", "pattern"),
     ({"engine_max_running_requests": None}, "prefill_max_running_requests: not set", "48"),
@@ -64,7 +78,7 @@ def test_the_base_of_these_tests_is_right():
     ({"addresses": {"a": "10.0.0.1", "b": "10.0.0.1"}}, "infera_host_address of b: '10.0.0.1'", "its own"),
     ({"addresses": {"a": "127.0.0.1", "b": "10.0.0.1"}}, "infera_host_address of a: '127.0.0.1'", "loopback"),
     ({"addresses": {"a": "192.0.2.11", "b": "10.0.0.1"}}, "ansible_host: 'a=192.0.2.11'", "inventories/site/hosts.yml"),
-    ({"seen": {"decode_gpu": 8}}, "decode_gpu", "did you mean decode_gpus"),
+    ({"seen": {"decode_gpu"}}, "decode_gpu", "did you mean decode_gpus"),
     ({"router_policy": "kv-aware", "router_tokenizer_path": "none"}, "router_tokenizer_path: 'none'", "kv-aware"),
     ({"etcd_tls_cert_file": "/c.pem"}, "etcd_tls_ca_file: not set", "together"),
     ({"etcd_user": "infera"}, "etcd_user: 'infera'", "etcd_password"),
@@ -78,6 +92,20 @@ def test_one_line_names_the_option_the_value_and_the_fix(changes, begins, holds)
 def test_every_fault_is_told_at_once():
     found = faults(decode_request_weight="nan", infera_flavour="cuda", router_port="x")
     assert {line.split(":")[0] for line in found} == {"decode_request_weight", "infera_flavour", "router_port"}
+
+
+def test_a_wrong_value_brings_no_further_faults():
+    assert faults(prefill_workers="one") == ["prefill_workers: 'one': is not a whole number"]
+    assert len(faults(engine_port_base=65500)) == 2  # one line per engine, not per port
+
+
+def test_a_machine_outside_the_group_may_have_an_address_of_its_own():
+    built(machines=["a", "c"], addressed={"b"})
+
+
+def test_ports_may_be_chosen():
+    made = built(prefill_ports=["32000", 33000])
+    assert [c["ports"]["http"] for c in made.containers if c["role"] == "prefill"] == [32000, 33000]
 
 
 @pytest.mark.parametrize("changes, reason", [

@@ -11,6 +11,7 @@ import socket
 import threading
 
 import pytest
+from ansible_collections.infera.serving.plugins.module_utils import host_ports
 from ansible_collections.infera.serving.plugins.module_utils import preflight_host as host
 
 SYSTEMS = ["Debian 12", "Ubuntu 22.04", "Ubuntu 24.04"]
@@ -77,6 +78,11 @@ def test_disk(tmp_path, lines):
     assert "FAIL" in lines(host.check_disk([{"path": deep, "gb": size + 10}], running=True)), "not even an empty disk would do"
     assert "pass" in lines(host.check_disk([{"path": deep, "gb": (free + size) / 2}], running=True)), "running engines have their images already"
     assert len(host.check_disk([{"path": str(tmp_path), "gb": 1}, {"path": deep, "gb": 1}])) == 1, "one file system is measured once"
+
+
+def test_a_container_that_holds_a_port_is_named():
+    owner = {"pid": 7, "command": "python3 -m http.server", "container": "0123456789ab" * 5 + "cdef"}
+    assert host_ports.describe(owner) == "process 7, python3 -m http.server in container 0123456789ab (docker ps names it)"
 
 
 def test_ports(lines):
