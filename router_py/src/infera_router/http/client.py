@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from dataclasses import dataclass
 from time import monotonic
@@ -82,7 +83,7 @@ class Request:
 
     def write(self, data: bytes) -> None:
         self.answered = True
-        self.conn.transport.write(data)
+        self.conn.send(data)
 
     def respond(self, status: int, body: bytes, content_type: bytes = b"application/json", extra: bytes = b"", close: bool = False) -> None:
         """Answer as a whole and end. HEAD gets no body."""
@@ -103,12 +104,13 @@ class Request:
 class ClientConnection(asyncio.Protocol):
     __slots__ = ("handler", "limits", "connections", "transport", "paused", "_parser", "_request", "_body", "_size", "_header_size",
                  "_target", "_headers", "_ready", "_active", "_exchange", "_since", "_deaf", "_held", "_in_headers", "_rejected",
-                 "_owed")
+                 "_owed", "_fd")
 
     def __init__(self, handler: Handler, limits: ClientLimits, connections: set[ClientConnection]) -> None:
         self.handler, self.limits, self.connections = handler, limits, connections
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.paused = False
+        self._fd = -1  # the socket, while nothing waits before what is sent next
         self._parser = httptools.HttpRequestParser(self)
         self._ready: deque[Request] = deque()
         self._active: Request | None = None
@@ -134,6 +136,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         transport.set_write_buffer_limits(high=WRITE_HIGH)
+        if transport.get_extra_info("sslcontext") is None:
+            self._fd = transport.get_extra_info("socket").fileno()
         self.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -193,10 +197,27 @@ class ClientConnection(asyncio.Protocol):
             if self._active is None:
                 self._next()
 
+    def send(self, data: bytes) -> None:
+        """Send at once: the transport would wait for the end of the loop's round, when a token of each of many streams has gone cold.
+
+        What the socket does not take is the transport's, and so is everything after it, which keeps the order.
+        """
+        if self._fd >= 0:
+            try:
+                sent = os.write(self._fd, data)
+            except OSError:  # full, or broken, which the transport will report
+                sent = 0
+            if sent == len(data):
+                return
+            self._fd = -1
+            data = data[sent:]
+        self.transport.write(data)
+
     def eof_received(self) -> None:
         return None  # closes the transport; connection_lost follows
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._fd = -1
         self.connections.discard(self)
         self.handler.closed()
         self._deaf = True
@@ -272,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
             if reason is not None:
                 raise _Refused(*reason)
             if expects and not request.http10 and self._active is None and not self._ready:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
@@ -306,7 +327,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._rejected is not None:
             reason, text = self._rejected.args
-            self.transport.write(wire.response(errors.status_of(reason), errors.body(reason, text), close=True))
+            self.send(wire.response(errors.status_of(reason), errors.body(reason, text), close=True))
             self.close()
         elif self._held:
             self._held = False
@@ -331,12 +352,14 @@ class ClientConnection(asyncio.Protocol):
     def close(self) -> None:
         """Send what is written, then close."""
         self._deaf = True
+        self._fd = -1
         self._ready.clear()
         if not self.transport.is_closing():
             self.transport.close()
 
     def abort(self) -> None:
         self._deaf = True
+        self._fd = -1
         self.transport.abort()
 
     @property

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import select
 import socket
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
-from infera_router.http.wire import MAX_HEAD, NONE, UNTIL_EOF, Framing, Head, WireError, parse_head
+from infera_router.http.wire import LONGEST, MAX_HEAD, NONE, UNTIL_EOF, WHOLE, Framing, Head, WireError, parse_head
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Leg:
     kinds of failure: connect, reset, eof, protocol.
     """
 
-    __slots__ = ("owner", "role", "worker_id", "pool", "parts", "conn", "task", "head", "ended", "sent_at", "fresh", "paused", "mark")
+    __slots__ = ("owner", "role", "worker_id", "pool", "parts", "conn", "task", "head", "ended", "sent_at", "fresh", "paused", "mark", "sink", "whole")
 
     def __init__(self, owner: Owner, role: str, worker_id: str, pool: EnginePool, parts: Sequence[bytes | memoryview]) -> None:
         self.owner, self.role, self.worker_id, self.pool = owner, role, worker_id, pool
@@ -58,6 +59,8 @@ class Leg:
         self.ended = False
         self.fresh = False
         self.paused = False
+        # May be replaced by shorter ways once it is clear what the answer is; `whole` gets reads that are exactly one chunk.
+        self.sink = self.whole = owner.leg_data
         self.mark = 0  # after a break in mid-body: bytes that the current chunk still owes, -1 where its size is not known
         self.sent_at = monotonic()
 
@@ -127,7 +130,7 @@ class Stats:
 
 
 class EngineConnection(asyncio.Protocol):
-    __slots__ = ("pool", "transport", "_poll", "leg", "idle_since", "_head", "_framing", "_reusable", "_paused", "lost")
+    __slots__ = ("pool", "transport", "_poll", "leg", "idle_since", "_head", "_framing", "_reusable", "_paused", "lost", "_fd")
 
     def __init__(self, pool: EnginePool) -> None:
         self.pool = pool
@@ -140,10 +143,12 @@ class EngineConnection(asyncio.Protocol):
         self._paused = False
         self._poll: select.poll | None = None
         self.lost = False
+        self._fd = -1  # the socket, while nothing waits before what is sent next
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         sock = transport.get_extra_info("socket")
+        self._fd = sock.fileno()
         for level, option, value in SOCKET_OPTIONS:
             sock.setsockopt(level, option, value)
         self.pool.open += 1
@@ -153,10 +158,17 @@ class EngineConnection(asyncio.Protocol):
         self.leg = leg
         leg.conn = self
         parts = leg.parts
-        if len(parts) == 1:
-            self.transport.write(parts[0])
-        else:
-            self.transport.writelines(parts)
+        if self._fd >= 0:
+            # At once: the transport would wait for the end of the loop's round.
+            try:
+                sent = os.writev(self._fd, parts)
+            except OSError:  # full, or broken, which the transport will report
+                sent = 0
+            if sent == sum(map(len, parts)):
+                return
+            self._fd = -1  # from here on the transport keeps the order
+            parts = (memoryview(b"".join(parts))[sent:],)
+        self.transport.writelines(parts)
 
     def data_received(self, data: bytes) -> None:
         leg = self.leg
@@ -167,19 +179,23 @@ class EngineConnection(asyncio.Protocol):
         if framing is None:
             self._read_head(leg, data)
             return
+        size = len(data)
+        if framing.even and size < LONGEST and data.startswith(WHOLE[size]):
+            leg.whole(leg, data)
+            return
         try:
             end = framing.feed(data)
         except WireError as error:
             self._wrong(leg, str(error))
             return
         if end < 0:
-            leg.owner.leg_data(leg, data)
+            leg.sink(leg, data)
             return
         if end < len(data):
             self._reusable = False
             data = data[:end]
         if data:
-            leg.owner.leg_data(leg, data)
+            leg.sink(leg, data)
         self._finish(leg)
 
     def _read_head(self, leg: Leg, data: bytes) -> None:
@@ -252,6 +268,7 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        self._fd = -1
         self.pool.forget(self)
         self.pool.open -= 1
         leg, framing = self.leg, self._framing
@@ -293,6 +310,7 @@ class EngineConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Abort: nothing that is still unsent matters to anybody."""
+        self._fd = -1
         if self.transport is not None and not self.lost:
             self.transport.abort()
 

@@ -83,16 +83,31 @@ def parse_head(raw: bytes) -> Head:
     return Head(status, text, UNTIL_EOF, 0, False, event_stream)
 
 
+def _whole(size: int) -> bytes:
+    """The size line that makes `size` bytes exactly one chunk, or something that no chunk begins with."""
+    for digits in range(1, 5):
+        payload = size - digits - 4
+        if payload > 0 and len(b"%x" % payload) == digits:
+            return b"%x\r\n" % payload
+    return b"-"
+
+
+# WHOLE[bytes of a read]: nearly every token of a stream comes as one whole chunk, which need not be taken apart.
+LONGEST = 2048
+WHOLE = tuple(_whole(size) for size in range(LONGEST))
+
+
 class Framing:
     """Follows a body to its end without copying it.
 
     `feed` gets each block of raw body bytes and returns how many of them belong to this body, or -1 while the body goes on.
-    `need` is what the current chunk (with its CRLF) or the whole body still lacks.
+    `need` is what the current chunk (with its CRLF) or the whole body still lacks. While `even`, a read that begins with its WHOLE may be left out.
     """
 
-    __slots__ = ("kind", "need", "_part", "_last")
+    __slots__ = ("kind", "need", "_part", "_last", "even")
 
     def __init__(self, head: Head) -> None:
+        self.even = head.framing == CHUNKED  # a size line begins with the next byte, and it is not a trailer's
         self.kind = head.framing
         self.need = head.length
         self._part = b""  # the beginning of a chunk's size line whose end has not come yet
@@ -108,6 +123,7 @@ class Framing:
     def feed(self, data: bytes) -> int:
         size = len(data)
         if self.kind == CHUNKED:
+            self.even = False
             if not self._part and not self._last:
                 at = self.need
                 while at < size:
@@ -122,6 +138,7 @@ class Framing:
                         return self._slow(data, at)
                     at = end + more + 4
                 self.need = at - size
+                self.even = at == size
                 return -1
             return self._slow(data, self.need)
         if self.kind == LENGTH:
@@ -164,6 +181,7 @@ class Framing:
             pos += size + 2
             if pos >= len(rest):
                 self.need = pos - len(rest)
+                self.even = not self.need
                 return -1
 
 

@@ -19,23 +19,24 @@ from infera_router.observe import logs
 from infera_router.pd import envelope
 from infera_router.pd.answer import DECHUNK, ENCHUNK, RAW, Failure, content_type, done_at_end, error_event, error_first, head_bytes, prefill_to_blame, rest_of
 from infera_router.pd.orphans import leave
+from infera_router.pd.stream import UNCOUNTED, Stream
 from infera_router.policy.api import NoTarget, Pick
 
 if TYPE_CHECKING:
+    from infera_router.observe.metrics import Histogram
     from infera_router.pd.core import Core
     from infera_router.pd.routes import Route
 
 log = logging.getLogger(__name__)
 
 MAX_ERROR_BODY = 1 << 20
-TAIL = 2048  # last bytes of an answer that are kept: the end mark of a stream, and its usage
 
 
 class Exchange:
     """A request from its last byte to the end of its answer. Owner of its legs, and what its client connection talks to."""
 
     __slots__ = ("core", "request", "route", "envelope", "body", "facts", "pick", "prefill", "decode", "rid", "rid_sent", "excluded",
-                 "retries", "failure", "started", "over", "mode", "head", "parts", "size", "relay", "dechunker", "last", "tail", "itl",
+                 "retries", "failure", "started", "over", "mode", "head", "parts", "size", "relay", "dechunker", "stream",
                  "dispatched", "task", "paused", "first", "prepared", "__weakref__")
 
     def __init__(self, core: Core, request: Request, route: Route) -> None:
@@ -59,10 +60,9 @@ class Exchange:
         self.size = 0
         self.relay = RAW
         self.dechunker: Dechunker | None = None
-        self.last = self.dispatched = request.at
+        self.dispatched = request.at
         self.first = 0.0
-        self.tail = b""
-        self.itl = None
+        self.stream: Stream | None = None  # once bytes of the answer's body went out
         self.task = None
         core.live[self] = None
 
@@ -205,25 +205,21 @@ class Exchange:
 
     def leg_data(self, leg: Leg, data: bytes) -> None:
         if leg is self.decode:
-            if self.started:
-                relay = self.relay
-                if relay == RAW:
-                    self.request.conn.transport.write(data)
-                else:
-                    self._reframed(data)
-                self.tail = data if len(data) >= TAIL else self.tail[len(data) - TAIL:] + data
-                itl = self.itl
-                if itl is not None:
-                    now = monotonic()
-                    itl.observe(now - self.last)
-                    self.last = now
-                return
             if self.head.status >= 400:
                 self._collect(leg, data)
             else:
                 self._first_bytes(leg, data)
         elif leg.head.status >= 400 and not self.started:
             self._collect(leg, data)
+
+    @property
+    def last(self) -> float:
+        """When this request last moved (monotonic): its own last byte, or the last one of its answer."""
+        return self.stream.last if self.stream is not None else max(self.request.at, self.first)
+
+    @property
+    def tail(self) -> bytes:
+        return self.stream.tail() if self.stream is not None else b""
 
     def _collect(self, leg: Leg, data: bytes) -> None:
         self.size += len(data)
@@ -243,31 +239,37 @@ class Exchange:
                 self._fault(leg, "event", Failure("engine_error", "the engine failed this request", int(bad[2]), None, count_as="error_event"),
                             bad[1])
                 return
-        self._commit()
+        gaps = self._commit()
+        write = self.request.conn.send
         if self.relay == RAW:
-            self.request.conn.transport.write(head_bytes(self.head, self.request) + data)
+            write(head_bytes(self.head, self.request) + data)
         else:
-            self.request.conn.transport.write(head_bytes(self.head, self.request))
-            self._reframed(data)
-        self.tail = data
+            write(head_bytes(self.head, self.request))
+            write = self._reframed
+            write(data)
+        stream = self.stream = Stream(write, gaps, self.first, data)
+        leg.sink = stream.more
+        leg.whole = stream.token if self.prepared is None else stream.more
 
-    def _commit(self) -> None:
-        """The first byte goes to the client: from here on nothing is repeated."""
+    def _commit(self) -> Histogram:
+        """The first byte goes to the client: from here on nothing is repeated. Returns where the gaps between its reads are counted."""
         core, head = self.core, self.head
         self.started = True
         self.request.answered = True
-        now = self.last = self.first = monotonic()
+        now = self.first = monotonic()
         core.policy.record_success(self.decode.worker_id, now)
+        gaps = UNCOUNTED
         if head.event_stream:
             core.ttft[self.mode].observe(now - self.request.at)
-            self.itl = core.itl[self.mode]
+            gaps = core.itl[self.mode]
         if head.framing == CHUNKED and self.request.http10:
             self.relay, self.dechunker = DECHUNK, Dechunker()
         elif head.framing == UNTIL_EOF and not self.request.http10:
             self.relay = ENCHUNK
+        return gaps
 
     def _reframed(self, data: bytes) -> None:
-        write = self.request.conn.transport.write
+        write = self.request.conn.send
         if self.relay == DECHUNK:
             payload = self.dechunker.feed(data)
             if payload:
@@ -282,9 +284,9 @@ class Exchange:
                 return
             if not self.started:
                 self._commit()
-                self.request.conn.transport.write(head_bytes(self.head, self.request))
+                self.request.conn.send(head_bytes(self.head, self.request))
             if self.relay == ENCHUNK:
-                self.request.conn.transport.write(wire.LAST_CHUNK)
+                self.request.conn.send(wire.LAST_CHUNK)
             self.finish("ok")
         elif leg is self.prefill:
             if leg.head.status >= 400:
@@ -350,7 +352,7 @@ class Exchange:
         core, request = self.core, self.request
         if self.head.event_stream and done_at_end(self.tail):
             if self.relay == RAW and not self.tail.endswith(wire.LAST_CHUNK):
-                request.conn.transport.write(rest_of(self.tail))
+                request.conn.send(rest_of(self.tail))
             self.finish("ok", keep=False)
             return
         log.warning("the %s on %s broke off mid-answer (%s): %s", leg.role, leg.worker_id, kind, detail, extra=logs.extra(request.id))
@@ -364,7 +366,7 @@ class Exchange:
         event = errors.event(reason, text, self.route.anthropic, self.request.id)
         data = error_event(self.head, self.request, self.relay, leg.owed(), event)
         if data:
-            self.request.conn.transport.write(data)
+            self.request.conn.send(data)
 
     # ---- from the client
 
