@@ -79,7 +79,8 @@ def check_hosts(values, groups, addresses, faults):
     for host in used:
         address = addresses.get(host)
         if address and not _is_address(address):
-            faults.add(f"ansible_host of {host}", address, f"is neither an IP address nor a host name (no port, no user); correct it in {values['infera_site_file']}")
+            faults.add(f"ansible_host of {host}", address,
+                       f"is neither an IP address nor a host name (no port, no user); correct it in {values['infera_site_file']}")
             continue
         if not address:
             faults.add(f"infera_host_address of {host}", address, f"give the host its address in {values['infera_site_file']}")

@@ -25,7 +25,9 @@ def test_a_mistyped_name_is_refused(name, meant):
     assert len(lines) == 1 and lines[0].startswith(f"{name}: unknown: did you mean {meant}?") and not notes
 
 
-@pytest.mark.parametrize("name, variable", [("decode_host", "infera_host_address"), ("engine_port", "engine_port_base"), ("mixed_visible_devices", "mixed_gpu_ids")])
+@pytest.mark.parametrize("name, variable", [
+    ("decode_host", "infera_host_address"), ("engine_port", "engine_port_base"), ("mixed_visible_devices", "mixed_gpu_ids"),
+])
 def test_what_the_plan_decides_is_refused(name, variable):
     lines, _ = check(name)
     assert len(lines) == 1 and variable in lines[0]
@@ -56,4 +58,4 @@ def test_the_list_of_internal_names_is_whole():
 def test_every_name_that_playbooks_read_is_known():
     text = "\n".join(path.read_text() for path in sorted((ROOT / "playbooks").rglob("*.yml")))
     read = set(re.findall(r"\b((?:site|rollout|verify_image)_\w+)", text)) - {"verify_image"}
-    assert read == {name for name in action.PLAYBOOK_NAMES}
+    assert read == set(action.PLAYBOOK_NAMES)
