@@ -83,7 +83,7 @@ class Request:
 
     def write(self, data: bytes) -> None:
         self.answered = True
-        self.conn.send(data)
+        self.conn.transport.write(data)
 
     def respond(self, status: int, body: bytes, content_type: bytes = b"application/json", extra: bytes = b"", close: bool = False) -> None:
         """Answer as a whole and end. HEAD gets no body."""
@@ -200,7 +200,8 @@ class ClientConnection(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Send at once: the transport would wait for the end of the loop's round, when a token of each of many streams has gone cold.
 
-        What the socket does not take is the transport's, and so is everything after it, which keeps the order.
+        What the socket does not take is the transport's, and so is everything after it, which keeps the order. What was given to the transport before
+        must be from an earlier round.
         """
         if self._fd >= 0:
             try:
@@ -293,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
             if reason is not None:
                 raise _Refused(*reason)
             if expects and not request.http10 and self._active is None and not self._ready:
-                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
@@ -327,7 +328,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._rejected is not None:
             reason, text = self._rejected.args
-            self.send(wire.response(errors.status_of(reason), errors.body(reason, text), close=True))
+            self.transport.write(wire.response(errors.status_of(reason), errors.body(reason, text), close=True))
             self.close()
         elif self._held:
             self._held = False

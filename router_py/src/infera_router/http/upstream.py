@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import select
 import socket
 from collections.abc import Callable, Sequence
@@ -130,7 +129,7 @@ class Stats:
 
 
 class EngineConnection(asyncio.Protocol):
-    __slots__ = ("pool", "transport", "_poll", "leg", "idle_since", "_head", "_framing", "_reusable", "_paused", "lost", "_fd")
+    __slots__ = ("pool", "transport", "_poll", "leg", "idle_since", "_head", "_framing", "_reusable", "_paused", "lost")
 
     def __init__(self, pool: EnginePool) -> None:
         self.pool = pool
@@ -143,12 +142,10 @@ class EngineConnection(asyncio.Protocol):
         self._paused = False
         self._poll: select.poll | None = None
         self.lost = False
-        self._fd = -1  # the socket, while nothing waits before what is sent next
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         sock = transport.get_extra_info("socket")
-        self._fd = sock.fileno()
         for level, option, value in SOCKET_OPTIONS:
             sock.setsockopt(level, option, value)
         self.pool.open += 1
@@ -158,17 +155,10 @@ class EngineConnection(asyncio.Protocol):
         self.leg = leg
         leg.conn = self
         parts = leg.parts
-        if self._fd >= 0:
-            # At once: the transport would wait for the end of the loop's round.
-            try:
-                sent = os.writev(self._fd, parts)
-            except OSError:  # full, or broken, which the transport will report
-                sent = 0
-            if sent == sum(map(len, parts)):
-                return
-            self._fd = -1  # from here on the transport keeps the order
-            parts = (memoryview(b"".join(parts))[sent:],)
-        self.transport.writelines(parts)
+        if len(parts) == 1:
+            self.transport.write(parts[0])
+        else:
+            self.transport.writelines(parts)
 
     def data_received(self, data: bytes) -> None:
         leg = self.leg
@@ -268,7 +258,6 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
-        self._fd = -1
         self.pool.forget(self)
         self.pool.open -= 1
         leg, framing = self.leg, self._framing
@@ -310,7 +299,6 @@ class EngineConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Abort: nothing that is still unsent matters to anybody."""
-        self._fd = -1
         if self.transport is not None and not self.lost:
             self.transport.abort()
 

@@ -7,6 +7,7 @@ ever repeated. Everything here is synchronous and driven by the connections, so 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from random import getrandbits
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -240,7 +241,7 @@ class Exchange:
                             bad[1])
                 return
         gaps = self._commit()
-        write = self.request.conn.send
+        write = self._writer()
         if self.relay == RAW:
             write(head_bytes(self.head, self.request) + data)
         else:
@@ -268,8 +269,13 @@ class Exchange:
             self.relay = ENCHUNK
         return gaps
 
+    def _writer(self) -> Callable[[bytes], None]:
+        """Tokens go out at once, whole answers with the others of the loop's round, which is cheaper. One answer has one way throughout."""
+        conn = self.request.conn
+        return conn.send if self.head.event_stream else conn.transport.write
+
     def _reframed(self, data: bytes) -> None:
-        write = self.request.conn.send
+        write = self._writer()
         if self.relay == DECHUNK:
             payload = self.dechunker.feed(data)
             if payload:
@@ -284,9 +290,9 @@ class Exchange:
                 return
             if not self.started:
                 self._commit()
-                self.request.conn.send(head_bytes(self.head, self.request))
+                self._writer()(head_bytes(self.head, self.request))
             if self.relay == ENCHUNK:
-                self.request.conn.send(wire.LAST_CHUNK)
+                self._writer()(wire.LAST_CHUNK)
             self.finish("ok")
         elif leg is self.prefill:
             if leg.head.status >= 400:
@@ -352,7 +358,7 @@ class Exchange:
         core, request = self.core, self.request
         if self.head.event_stream and done_at_end(self.tail):
             if self.relay == RAW and not self.tail.endswith(wire.LAST_CHUNK):
-                request.conn.send(rest_of(self.tail))
+                self._writer()(rest_of(self.tail))
             self.finish("ok", keep=False)
             return
         log.warning("the %s on %s broke off mid-answer (%s): %s", leg.role, leg.worker_id, kind, detail, extra=logs.extra(request.id))
@@ -366,7 +372,7 @@ class Exchange:
         event = errors.event(reason, text, self.route.anthropic, self.request.id)
         data = error_event(self.head, self.request, self.relay, leg.owed(), event)
         if data:
-            self.request.conn.send(data)
+            self._writer()(data)
 
     # ---- from the client
 
