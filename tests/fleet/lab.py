@@ -56,11 +56,11 @@ def exists():
 
 def up():
     """Make the hosts, with Docker running on the build host only. Raises AssertionError that says what is missing."""
-    free = shutil.disk_usage("/var/lib/docker").free / 1e9
-    assert free >= NEEDED_GB, f"{free:.0f} GB free under /var/lib/docker, {NEEDED_GB} are needed: free some disk"
+    free = shutil.disk_usage("/var/lib").free / 1e9
+    assert free >= NEEDED_GB, f"{free:.0f} GB free under /var/lib, {NEEDED_GB} are needed: free some disk"
+    refs = local_images()  # starts this machine's Docker, too
     down()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    refs = local_images()
     image = host_image()
     docker("network", "create", "--subnet", SUBNET, "--label", NAME, NAME)
     for host in HOSTS:
