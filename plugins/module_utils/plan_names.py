@@ -24,7 +24,7 @@ infera_image_digests infera_image_refs infera_probe_fault infera_probe_source in
 infera_libionic infera_plan infera_planned infera_preflight infera_preflight_facts infera_rails_found
 infera_rails_info infera_reach infera_ready infera_recorded infera_rolling infera_run infera_socket infera_status infera_surplus infera_there
 infera_vram_wait infera_wants
-smoke_result smoke_run
+smoke_alone smoke_result smoke_run
 teardown_found teardown_images teardown_run teardown_socket teardown_volumes
 """.split())
 _NEAR = 0.8
