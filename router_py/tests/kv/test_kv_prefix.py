@@ -278,8 +278,8 @@ def test_cache_stays_within_its_bytes_and_forgets_the_oldest():
         cache.add(entry)
         entries.append(entry)
         assert cache.bytes <= 100_000
-    assert cache.by_body(entries[-1].stem.raw + b"]}") is entries[-1] and cache.by_text(entries[-1].stable + "more") is entries[-1]
-    assert cache.by_body(entries[0].stem.raw + b"]}") is None and cache.by_text(entries[0].stable) is None
+    assert cache.by_body(entries[-1].stem.raw + b"]}") is entries[-1] and cache.by_text(entries[-1].text + "more") is entries[-1]
+    assert cache.by_body(entries[0].stem.raw + b"]}") is None and cache.by_text(entries[0].text) is None
     assert 3 < len(cache) < 20
     for entry in entries:
         cache._drop(id(entry))

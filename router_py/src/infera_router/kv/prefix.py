@@ -19,6 +19,8 @@ from . import outline
 _MARK_SPACING = 256
 _WINDOW = 256
 _RAW_CANDIDATES = 4
+# Texts are compared piece by piece: a copy of a whole prompt would cost more than the comparison.
+_PIECE = 32768
 
 
 def _levels(growth: float, limit: int = 1 << 26) -> list[int]:
@@ -29,15 +31,22 @@ def _levels(growth: float, limit: int = 1 << 26) -> list[int]:
     return levels
 
 
+def _alike(text: str, other: str, chars: int) -> bool:
+    """Whether the first `chars` characters are the same."""
+    if len(text) < chars or len(other) < chars:
+        return False
+    return all(text.startswith(other[at:min(at + _PIECE, chars)], at) for at in range(0, chars, _PIECE))
+
+
 _RAW_LEVELS = _levels(1.19)
 _TEXT_LEVELS = _levels(1.41)
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One prompt: `stable` is its text up to the last mark; marks are (characters, tokens) pairs in two arrays."""
+    """One prompt: marks are (characters, tokens) pairs in two arrays; of `text` and `ids` nothing beyond the last one is ever read."""
 
-    stable: str
+    text: str
     ids: array
     mark_chars: array
     mark_tokens: array
@@ -50,7 +59,7 @@ class Entry:
         """Bytes held, estimated; parsed messages count as their JSON."""
         raw = len(self.stem.raw) if self.stem else 0
         pages = sum(len(chain.digests) * 3 for chain in self.chains.values())
-        return 2 * raw + self.stable.__sizeof__() + 4 * len(self.ids) + 16 * len(self.mark_chars) + pages + 2048
+        return 2 * raw + self.text.__sizeof__() + 4 * len(self.ids) + 16 * len(self.mark_chars) + pages + 2048
 
 
 class Encoded:
@@ -87,12 +96,12 @@ class IncrementalEncoder:
         marks = base.mark_chars
         if not marks:
             return 0
-        if text.startswith(base.stable):
+        if _alike(text, base.text, marks[-1]):
             return marks[-1]
-        low, high = 0, min(len(text), len(base.stable))
+        low, high = 0, min(len(text), marks[-1])
         while low < high:  # invariant: text[:low] is common
             middle = (low + high + 1) // 2
-            if text.startswith(base.stable[low:middle], low):
+            if text.startswith(base.text[low:middle], low):
                 low = middle
             else:
                 high = middle - 1
@@ -158,7 +167,7 @@ class PrefixCache:
         """An entry that shares a long beginning with `text`."""
         for level in reversed(_TEXT_LEVELS[:bisect_right(_TEXT_LEVELS, len(text))]):
             entry = self._text.get((level, hash(text[level - _WINDOW:level])))
-            if entry is not None and text.startswith(entry.stable[:level]):
+            if entry is not None and _alike(text, entry.text, level):
                 self._touch(entry)
                 return entry
         return None
@@ -179,9 +188,9 @@ class PrefixCache:
         if at:
             level = _RAW_LEVELS[at - 1]
             keys.append((True, (level, hash(raw[level - _WINDOW:level]))))
-        stable = entry.stable
-        for level in _TEXT_LEVELS[:bisect_right(_TEXT_LEVELS, len(stable))]:
-            keys.append((False, (level, hash(stable[level - _WINDOW:level]))))
+        text = entry.text
+        for level in _TEXT_LEVELS[:bisect_right(_TEXT_LEVELS, entry.mark_chars[-1])]:
+            keys.append((False, (level, hash(text[level - _WINDOW:level]))))
         with self._lock:
             if replaces is not None:
                 self._drop(id(replaces))

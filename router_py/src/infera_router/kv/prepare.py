@@ -151,9 +151,8 @@ class Builder:
         pages = self._pages(fields, ids, polite, base, encoded.shared)
         entry = kept or Entry("", array("I"), array("Q"), array("Q"))
         if encoded.mark_chars:
-            last = encoded.mark_chars[-1]
-            # Ids beyond the last mark are kept with the rest: they are never read, and a copy would cost more.
-            entry.stable, entry.ids = text[:last], encoded.ids
+            # What is beyond the last mark is kept with the rest: it is never read, and a copy would cost more.
+            entry.text, entry.ids = text, encoded.ids
             entry.mark_chars, entry.mark_tokens = encoded.mark_chars, encoded.mark_tokens
             entry.chains = pages.chains
             # What the next turn spends on the known part: the template walks it again, and the ids of its pages are copied.
