@@ -13,6 +13,10 @@ import re
 __all__ = ["OPTIONS", "Option", "Faults", "read"]
 
 ID_PATTERN = r"[a-z0-9][a-z0-9-]{0,39}"
+SHAPE_PATTERN = r"[a-z0-9][a-z0-9_-]{0,39}"
+# What a pattern asks for, in words.
+_IN_WORDS = {"/.+": "write an absolute path", "/.*/": "begin and end it with /", ID_PATTERN: "use small letters, digits and -, 40 at most",
+             SHAPE_PATTERN: "use small letters, digits, - and _, 40 at most"}
 
 
 class Faults:
@@ -60,7 +64,7 @@ class Option:
         if self.choices and value not in self.choices:
             raise ValueError("is unknown; set one of " + ", ".join(self.choices))
         if self.pattern and value and not re.fullmatch(self.pattern, value):
-            raise ValueError(f"does not fit the pattern {self.pattern}")
+            raise ValueError(_IN_WORDS.get(self.pattern) or f"does not fit the pattern {self.pattern}")
         return value
 
     def _bool(self, value):
@@ -138,7 +142,7 @@ def _port(name, default, text):
 
 OPTIONS = {o.name: o for o in (
     Option("infera_deployment_id", "str", "", "Name of the deployment; part of every container's name. Default: the shape.", pattern=ID_PATTERN),
-    Option("infera_shape", "str", "custom", "Name of the shape; results of different names never mix.", pattern=r"[a-z0-9][a-z0-9_-]{0,39}"),
+    Option("infera_shape", "str", "custom", "Name of the shape; results of different names never mix.", pattern=SHAPE_PATTERN),
     Option("infera_flavour", "str", "rocm", "Engine image: rocm for MI355X, cpu for machines without a GPU.", choices=("rocm", "cpu")),
     Option("infera_site_file", "str", "inventories/site/hosts.yml", "The file that error messages about addresses name."),
     Option("infera_state_dir", "str", "/var/lib/infera", "Folder on the hosts under which a deployment keeps its state.", pattern=r"/.+"),
