@@ -1,9 +1,13 @@
 """Bytes as they came, when they came, in bounded memory."""
 
 import asyncio
+import socket
 import time
+import types
 
+import pytest
 from infera_emulator.faults.replies import Reply
+from infera_router.http.client import ClientConnection, ClientLimits
 from rig import Client, Rig, run
 
 
@@ -59,6 +63,23 @@ def test_a_slow_client_stops_its_engine_and_no_other():
             await rig.settle()
 
     run(body())
+
+
+@pytest.mark.parametrize("waiting, direct", [(0, b"ab"), (7, b"")])
+def test_a_token_never_overtakes_what_waits_before_it(waiting, direct):
+    """A fake transport: real ones hold an unread answer for a client that asked ahead, and the token must queue behind it."""
+    near, far = socket.socketpair()
+    with near, far:
+        far.setblocking(False)
+        written = []
+        transport = types.SimpleNamespace(get_write_buffer_size=lambda: waiting, write=written.append)
+        connection = ClientConnection(None, ClientLimits(), set())
+        connection.transport, connection._fd = transport, near.fileno()
+        connection.send(b"a")
+        waiting = 0  # once the transport has had a token, the next ones follow there
+        connection.send(b"b")
+        assert (far.recv(9) if direct else b"") == direct
+        assert b"".join(written) == (b"" if direct else b"ab")
 
 
 def test_http_1_0_gets_plain_bytes_and_a_close():

@@ -200,18 +200,18 @@ class ClientConnection(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Send at once: the transport would wait for the end of the loop's round, when a token of each of many streams has gone cold.
 
-        What the socket does not take is the transport's, and so is everything after it, which keeps the order. What was given to the transport before
-        must be from an earlier round.
+        What the socket does not take is the transport's, and so is everything after it, which keeps the order. So is all of it where a client that asks
+        ahead has not read its last answer yet. What the transport got in this very round would not show in its size: one answer has one way throughout.
         """
-        if self._fd >= 0:
+        if self._fd >= 0 and not self.transport.get_write_buffer_size():
             try:
                 sent = os.write(self._fd, data)
             except OSError:  # full, or broken, which the transport will report
                 sent = 0
             if sent == len(data):
                 return
-            self._fd = -1
             data = data[sent:]
+        self._fd = -1
         self.transport.write(data)
 
     def eof_received(self) -> None:
