@@ -58,7 +58,8 @@ def check(names, known, others, faults):
 
 def _near(name, prefix, every):
     same = [one for one in every if one.startswith(prefix[:3]) and not one.isupper()]
-    longer = sorted(one for one in same if one.startswith(name + "_"))
+    # A bare word is likely to be the operator's own.
+    longer = sorted(one for one in same if "_" in name and one.startswith(name + "_"))
     return next(iter(difflib.get_close_matches(name, same, n=1, cutoff=_NEAR) + longer), None)
 
 

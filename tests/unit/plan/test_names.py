@@ -33,9 +33,10 @@ def test_what_the_plan_decides_is_refused(name, variable):
     assert len(lines) == 1 and variable in lines[0]
 
 
-def test_a_name_that_only_begins_like_ours_is_told():
-    lines, notes = check("engine_colour")
-    assert not lines and len(notes) == 1 and "engine_colour" in notes[0]
+@pytest.mark.parametrize("name", ["engine_colour", "verify", "image"])
+def test_a_name_that_only_begins_like_ours_is_told(name):
+    lines, notes = check(name)
+    assert not lines and len(notes) == 1 and name in notes[0]
 
 
 def test_known_names_and_the_weight_are_silent():
