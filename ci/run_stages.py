@@ -2,7 +2,7 @@
 """Run the test stages, print what each took beside its budget, and close with one line `N passed, N failed`.
 
 usage: ci/run_stages.py [STAGE ...]      (default: all of STAGES in their order; those of BY_NAME run by name only)
-Logs of every step go to .cache/test-logs/. Exit status 1 when anything failed.
+Logs of every step go to .cache/test-logs/; what failed is named once more at the end. Exit status 1 when anything failed.
 """
 import argparse
 import concurrent.futures
@@ -20,16 +20,18 @@ from stages import BY_NAME, STAGES, Step
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / ".cache" / "test-logs"
+FAULT = 400  # letters of a failed test's message that are repeated at the end
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What one step did: counts of tests (1 for a plain command), seconds, and the reasons of skips."""
+    """What one step did: counts of tests (1 for a plain command), seconds, the reasons of skips, and of failures what each said first."""
 
     name: str
     passed: int
     failed: int
     skipped: list
+    faults: list
     seconds: float
     log: pathlib.Path
 
@@ -44,20 +46,23 @@ def environment() -> dict:
 
 
 def count_junit(report: pathlib.Path) -> tuple:
-    """Return (passed, failed, [skip reasons]) of a JUnit file; an absent file counts as one failure."""
+    """Return (passed, failed, [skip reasons], [faults]) of a JUnit file; an absent file counts as one failure."""
     if not report.exists():
-        return 0, 1, []
+        return 0, 1, [], ["no test ran"]
     passed = failed = 0
-    skipped = []
+    skipped, faults = [], []
     for case in ElementTree.parse(report).getroot().iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
         skip = case.find("skipped")
+        fault = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
         if skip is not None:
-            skipped.append(f"{case.get('classname')}::{case.get('name')}: {skip.get('message')}")
-        elif case.find("failure") is not None or case.find("error") is not None:
+            skipped.append(f"{name}: {skip.get('message')}")
+        elif fault is not None:
             failed += 1
+            faults.append(f"{name}: {' '.join((fault.get('message') or '').split())[:FAULT]}")
         else:
             passed += 1
-    return passed, failed, skipped
+    return passed, failed, skipped, faults
 
 
 def run(stage: str, step: Step) -> Outcome:
@@ -87,14 +92,12 @@ def run(stage: str, step: Step) -> Outcome:
             code = -1
     seconds = time.monotonic() - started
     if step.pytest:
-        passed, failed, skipped = count_junit(report)
-        if code not in (0, 1) and not failed:
-            failed = 1
-        if passed + failed == 0 and not skipped:
-            failed = 1
+        passed, failed, skipped, faults = count_junit(report)
+        if not failed and (code not in (0, 1) or not passed and not skipped):
+            failed, faults = 1, [f"pytest ended with {code} after {passed} tests"]
     else:
-        passed, failed, skipped = (1, 0, []) if code == 0 else (0, 1, [])
-    return Outcome(step.name, passed, failed, skipped, seconds, log)
+        passed, failed, skipped, faults = (1, 0, [], []) if code == 0 else (0, 1, [], [f"ended with {code}"])
+    return Outcome(step.name, passed, failed, skipped, faults, seconds, log)
 
 
 def tell(stage: str, outcome: Outcome) -> None:
@@ -117,7 +120,7 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown stage {unknown[0]!r}; use one of {', '.join(known)}")
     LOGS.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows, faults = [], []
     total = [0, 0, 0]
     for name in args.stages or STAGES:
         stage = known[name]
@@ -127,6 +130,7 @@ def main() -> int:
             for future in concurrent.futures.as_completed([pool.submit(run, name, step) for step in stage.steps]):
                 outcome = future.result()
                 tell(name, outcome)
+                faults += [f"{name}/{outcome.name} {fault}" for fault in outcome.faults]
                 total[0] += outcome.passed
                 total[1] += outcome.failed
                 total[2] += len(outcome.skipped)
@@ -136,6 +140,8 @@ def main() -> int:
     for name, minutes, budget in rows:
         over = "  over its budget" if minutes > budget else ""
         print(f"{name:<14} {minutes:7.1f} {budget:7d}{over}")
+    for fault in faults:
+        print(f"failed: {fault}")
     skipped = f", {total[2]} skipped" if total[2] else ""
     print(f"{total[0]} passed, {total[1]} failed{skipped}")
     return 1 if total[1] else 0
