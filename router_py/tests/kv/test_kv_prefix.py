@@ -15,6 +15,7 @@ from infera_router.kv.pages import PageForm, Pages, salt_seed
 from infera_router.kv.prefix import Entry, IncrementalEncoder, PrefixCache
 from infera_router.kv.prepare import Builder
 from infera_router.kv.renderer import Renderer
+from infera_router.kv.text import Text
 from infera_router.kv.tokenizer import safe_cuts
 from infera_router.kv.view import View
 
@@ -26,13 +27,24 @@ PIECES = st.one_of(
     st.text(alphabet="ab \n1'<|>", max_size=40),
 )
 TEXTS = st.lists(PIECES, max_size=30).map("".join)
+CUTS = st.lists(st.floats(0, 1), max_size=6)
 FULL = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def entry_of(text: str, encoded) -> Entry:
-    last = encoded.mark_chars[-1] if encoded.mark_chars else 0
+def entry_of(text: str | Text, encoded) -> Entry:
     tokens = encoded.mark_tokens[-1] if encoded.mark_tokens else 0
-    return Entry(text[:last], encoded.ids[:tokens], encoded.mark_chars, encoded.mark_tokens)
+    return Entry(text if isinstance(text, Text) else Text((text,)), encoded.ids[:tokens], encoded.mark_chars, encoded.mark_tokens)
+
+
+def encode(incremental: IncrementalEncoder, text: str | Text, base: Entry | None = None):
+    text = text if isinstance(text, Text) else Text((text,))
+    return incremental.encode(text, base, incremental.shared_chars(text, base) if base is not None else 0)
+
+
+def cut(text: str, at: list[float]) -> Text:
+    """`text` in pieces, some of them empty, cut at these fractions of it."""
+    places = sorted(round(fraction * len(text)) for fraction in at)
+    return Text([text[start:end] for start, end in zip([0, *places], [*places, len(text)])])
 
 
 @pytest.fixture(scope="module", params=["glm", "plain", "fast"])
@@ -43,33 +55,34 @@ def encoder(request, tokenizers):
 
 
 @FULL
-@given(first=TEXTS, second=TEXTS, third=TEXTS, keep=st.floats(0, 1))
-@example("<|user|>" + "a" * 300 + "<|assistant|>", "\n b<|user|>", "x", 1.0)
-def test_encoding_from_a_cut_equals_the_full_encode(encoder, first, second, third, keep):
+@given(first=TEXTS, second=TEXTS, third=TEXTS, keep=st.floats(0, 1), cuts=st.lists(CUTS, min_size=3, max_size=3))
+@example("<|user|>" + "a" * 300 + "<|assistant|>", "\n b<|user|>", "x", 1.0, [[], [], []])
+def test_encoding_from_a_cut_equals_the_full_encode(encoder, first, second, third, keep, cuts):
     """A text, one that goes on from any point of it, and one that goes on from that: ids equal the library's own, always."""
     tokenizer, incremental = encoder
     full = lambda text: list(tokenizer._reference.encode(text, add_special_tokens=False).ids)  # noqa: E731
     base = None
     text = ""
-    for part in (first, second, third):
+    for part, places in zip((first, second, third), cuts):
         text = text[: round(len(text) * keep)] + part
-        made = incremental.encode(text, base)
+        pieces = cut(text, places)
+        made = encode(incremental, pieces, base)
         assert list(made.ids) == full(text)
         assert list(made.ids[: made.shared]) == list(base.ids[: made.shared] if base else [])
         for chars, tokens in zip(made.mark_chars, made.mark_tokens):
             assert list(made.ids[:tokens]) == full(text[:chars])
-        base = entry_of(text, made)
+        base = entry_of(pieces, made)
 
 
 def test_long_texts_are_cut_and_reused(encoder):
     tokenizer, incremental = encoder
     text = "".join(f"<|user|>\nquestion {n} " + "word " * 80 + f"<|assistant|>\nanswer {n} " + "more " * 80 for n in range(20))
-    made = incremental.encode(text)
+    made = encode(incremental, text)
     assert len(made.mark_chars) >= 38
-    longer = incremental.encode(text + "<|user|>\nnext", entry_of(text, made))
+    longer = encode(incremental, text + "<|user|>\nnext", entry_of(text, made))
     assert longer.shared == made.mark_tokens[-1] and longer.new_chars < 500
     edited = text.replace("question 10", "question ten")
-    again = incremental.encode(edited, entry_of(text, made))
+    again = encode(incremental, edited, entry_of(text, made))
     assert 0.4 * len(made.ids) < again.shared < 0.6 * len(made.ids)
     assert list(again.ids) == list(tokenizer.encode(edited))
 
@@ -273,13 +286,14 @@ def test_cache_stays_within_its_bytes_and_forgets_the_oldest():
     entries = []
     for n in range(40):
         text = f"{n:04d}" + "x" * 3000
-        raw = outline.Stem(f'{{"n":{n},"messages":[{{"content":"{"y" * 1500}"}}'.encode(), {})
-        entry = Entry(text, array("I", range(600)), array("Q", [len(text)]), array("Q", [600]), stem=raw, messages=[])
+        raw = outline.Stem(memoryview(f'{{"n":{n},"messages":[{{"content":"{"y" * 1500}"}}'.encode()), {})
+        entry = Entry(Text((text,)), array("I", range(600)), array("Q", [len(text)]), array("Q", [600]), stem=raw, messages=[])
         cache.add(entry)
         entries.append(entry)
         assert cache.bytes <= 100_000
-    assert cache.by_body(entries[-1].stem.raw + b"]}") is entries[-1] and cache.by_text(entries[-1].text + "more") is entries[-1]
-    assert cache.by_body(entries[0].stem.raw + b"]}") is None and cache.by_text(entries[0].text) is None
+    assert cache.by_body(bytes(entries[-1].stem.raw) + b"]}") is entries[-1]
+    assert cache.by_text(Text((*entries[-1].text.pieces, "more"))) is entries[-1]
+    assert cache.by_body(bytes(entries[0].stem.raw) + b"]}") is None and cache.by_text(entries[0].text) is None
     assert 3 < len(cache) < 20
     for entry in entries:
         cache._drop(id(entry))

@@ -18,7 +18,6 @@ from .errors import Unknown
 _MEMBER = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"(?:[^"\\]|\\.)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_items = msgspec.json.Decoder(list[msgspec.Raw])
 # Stands for the messages of a remainder; a body cannot guess it.
 _REST = "rest-" + secrets.token_hex(8)
 
@@ -32,14 +31,14 @@ class Outline(NamedTuple):
 
 
 class Stem(NamedTuple):
-    """What is kept of a body: its bytes up to the end of the last message, and the members before the messages."""
+    """What is kept of a body: its bytes up to the end of the last message, uncopied, and the members before the messages."""
 
-    raw: bytes
+    raw: memoryview
     head: dict[str, Any]
 
 
 def _messages_end(document: bytes, key: str) -> tuple[int, list[str]]:
-    """(offset after the last item of the array `key`, keys before it); (0, []) where that cannot be told for sure."""
+    """(offset after the last item of the array `key`, keys before it); (0, []) where that cannot be told for sure, or there is no item."""
     position = 0
     before = []
     for name, raw in _top.decode(document).items():
@@ -47,25 +46,27 @@ def _messages_end(document: bytes, key: str) -> tuple[int, list[str]]:
         if member is None:
             return 0, []
         position = member.end()
-        value = bytes(raw)
-        if not document.startswith(value, position):  # a key that occurs twice
+        if not document.startswith(raw, position):  # a key that occurs twice
             return 0, []
         if name != key:
             before.append(name)
-            position += len(value)
+            position += len(memoryview(raw))
             continue
-        end = 0
-        position += 1
-        for item in _items.decode(value):
-            position = _SPACE.match(document, position).end()
-            item = bytes(item)
-            if not document.startswith(item, position):
-                return 0, []
-            position += len(item)
-            end = position
-            position = _SPACE.match(document, position).end() + 1
-        return end, before
+        if document[position] != 0x5B:
+            return 0, []
+        end = _space_start(document, position + len(memoryview(raw)) - 1)
+        return (end, before) if end > position + 1 else (0, [])
     return 0, []
+
+
+def _space_start(document: bytes, end: int) -> int:
+    """Where the white space before `end` begins."""
+    while True:
+        part = document[max(0, end - 64):end]
+        kept = len(part.rstrip(b" \t\r\n"))
+        end -= len(part) - kept
+        if kept or not end:
+            return end
 
 
 def parse(body: bytes) -> tuple[Outline, Stem | None]:
@@ -80,7 +81,7 @@ def parse(body: bytes) -> tuple[Outline, Stem | None]:
         end, before = _messages_end(body, "messages")
     except (msgspec.DecodeError, ValueError):
         end, before = 0, []
-    stem = Stem(body[:end], {key: fields[key] for key in before}) if end else None
+    stem = Stem(memoryview(body)[:end], {key: fields[key] for key in before}) if end else None
     messages = fields.pop("messages")
     return Outline(fields, messages, end), stem
 
@@ -110,5 +111,5 @@ def resume(body: bytes, stem: Stem) -> tuple[Outline, Stem | None] | None:
         except (msgspec.DecodeError, ValueError):
             inner = 0
         end = inner - len(opening) + start if inner else 0
-    fresh = Stem(body[:end], stem.head) if end else None
+    fresh = Stem(memoryview(body)[:end], stem.head) if end else None
     return Outline({**stem.head, **fields}, messages, end), fresh

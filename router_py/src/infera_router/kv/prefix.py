@@ -14,13 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from . import outline
+from .text import Text
 
 # Text between two marks: short enough to reuse most of an edited conversation, long enough to keep few.
 _MARK_SPACING = 256
 _WINDOW = 256
 _RAW_CANDIDATES = 4
-# Texts are compared piece by piece: a copy of a whole prompt would cost more than the comparison.
-_PIECE = 32768
 
 
 def _levels(growth: float, limit: int = 1 << 26) -> list[int]:
@@ -31,22 +30,15 @@ def _levels(growth: float, limit: int = 1 << 26) -> list[int]:
     return levels
 
 
-def _alike(text: str, other: str, chars: int) -> bool:
-    """Whether the first `chars` characters are the same."""
-    if len(text) < chars or len(other) < chars:
-        return False
-    return all(text.startswith(other[at:min(at + _PIECE, chars)], at) for at in range(0, chars, _PIECE))
-
-
 _RAW_LEVELS = _levels(1.19)
 _TEXT_LEVELS = _levels(1.41)
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One prompt: marks are (characters, tokens) pairs in two arrays; of `text` and `ids` nothing beyond the last one is ever read."""
+    """One prompt: marks are (characters, tokens) pairs in two arrays; of `ids` nothing beyond the last one is ever read."""
 
-    text: str
+    text: Text
     ids: array
     mark_chars: array
     mark_tokens: array
@@ -57,9 +49,9 @@ class Entry:
 
     def size(self) -> int:
         """Bytes held, estimated; parsed messages count as their JSON."""
-        raw = len(self.stem.raw) if self.stem else 0
+        raw = len(self.stem.raw.obj) if self.stem else 0
         pages = sum(len(chain.digests) * 3 for chain in self.chains.values())
-        return 2 * raw + self.text.__sizeof__() + 4 * len(self.ids) + 16 * len(self.mark_chars) + pages + 2048
+        return 2 * raw + self.text.size() + 4 * len(self.ids) + 16 * len(self.mark_chars) + pages + 2048
 
 
 class Encoded:
@@ -79,11 +71,11 @@ class IncrementalEncoder:
         self._encode = encode
         self._cuts = cuts
 
-    def _ends(self, text: str, start: int) -> list[int]:
-        """Where added tokens that are safe cuts end in text[start:], in order. They never overlap, so each is searched for by itself."""
+    def _ends(self, text: str) -> list[int]:
+        """Where added tokens that are safe cuts end in `text`, in order. They never overlap, so each is searched for by itself."""
         ends = []
         for cut in self._cuts:
-            at = text.find(cut, start)
+            at = text.find(cut)
             while at >= 0:
                 at += len(cut)
                 ends.append(at)
@@ -91,25 +83,16 @@ class IncrementalEncoder:
         ends.sort()
         return ends
 
-    def shared_chars(self, text: str, base: Entry) -> int:
+    def shared_chars(self, text: Text, base: Entry) -> int:
         """How many characters of `text` end at a mark of `base` and are its text."""
         marks = base.mark_chars
         if not marks:
             return 0
-        if _alike(text, base.text, marks[-1]):
-            return marks[-1]
-        low, high = 0, min(len(text), marks[-1])
-        while low < high:  # invariant: text[:low] is common
-            middle = (low + high + 1) // 2
-            if text.startswith(base.text[low:middle], low):
-                low = middle
-            else:
-                high = middle - 1
-        at = bisect_right(marks, low)
+        at = bisect_right(marks, text.shared(base.text))
         return marks[at - 1] if at else 0
 
-    def encode(self, text: str, base: Entry | None = None) -> Encoded:
-        chars = self.shared_chars(text, base) if base is not None else 0
+    def encode(self, text: Text, base: Entry | None = None, chars: int = 0) -> Encoded:
+        """The ids of `text`, of which the first `chars` characters are known to be `base`'s (see `shared_chars`)."""
         if chars:
             known = bisect_right(base.mark_chars, chars)
             mark_chars, mark_tokens = base.mark_chars[:known], base.mark_tokens[:known]
@@ -117,19 +100,20 @@ class IncrementalEncoder:
             ids = base.ids[:shared]
         else:
             mark_chars, mark_tokens, shared, ids = array("Q"), array("Q"), 0, array("I")
-        position = chars
-        ends = self._ends(text, chars)
+        fresh = text.between(chars, len(text))
+        position = 0
+        ends = self._ends(fresh)
         for index, end in enumerate(ends):
             # The last safe cut is always kept: the next turn starts there.
             if end - position < _MARK_SPACING and index < len(ends) - 1:
                 continue
-            ids.extend(self._encode(text[position:end]))
-            mark_chars.append(end)
+            ids.extend(self._encode(fresh[position:end]))
+            mark_chars.append(chars + end)
             mark_tokens.append(len(ids))
             position = end
-        if position < len(text):
-            ids.extend(self._encode(text[position:]))
-        return Encoded(ids, mark_chars, mark_tokens, shared, len(text) - chars)
+        if position < len(fresh):
+            ids.extend(self._encode(fresh[position:]))
+        return Encoded(ids, mark_chars, mark_tokens, shared, len(fresh))
 
 
 class PrefixCache:
@@ -163,11 +147,11 @@ class PrefixCache:
                         return entry
         return None
 
-    def by_text(self, text: str) -> Entry | None:
+    def by_text(self, text: Text) -> Entry | None:
         """An entry that shares a long beginning with `text`."""
         for level in reversed(_TEXT_LEVELS[:bisect_right(_TEXT_LEVELS, len(text))]):
-            entry = self._text.get((level, hash(text[level - _WINDOW:level])))
-            if entry is not None and _alike(text, entry.text, level):
+            entry = self._text.get((level, hash(text.between(level - _WINDOW, level))))
+            if entry is not None and text.shared(entry.text) >= level:
                 self._touch(entry)
                 return entry
         return None
@@ -190,7 +174,7 @@ class PrefixCache:
             keys.append((True, (level, hash(raw[level - _WINDOW:level]))))
         text = entry.text
         for level in _TEXT_LEVELS[:bisect_right(_TEXT_LEVELS, entry.mark_chars[-1])]:
-            keys.append((False, (level, hash(text[level - _WINDOW:level]))))
+            keys.append((False, (level, hash(text.between(level - _WINDOW, level)))))
         with self._lock:
             if replaces is not None:
                 self._drop(id(replaces))

@@ -27,6 +27,7 @@ from .prefix import Encoded, Entry, IncrementalEncoder, PrefixCache
 from .renderer import Renderer, as_ids, prompt_of, split_prompt
 from .selfcheck import SelfCheck
 from .subscriber import Subscriber
+from .text import Text
 from .tokenizer import Tokenizer, check_folder
 from .tokens import choices
 from .view import View
@@ -49,6 +50,7 @@ BYTES_PER_TOKEN = 3
 # New objects in a body, which parsing and the template walk through one by one at about 4 us each.
 INLINE_OBJECTS = 200
 _CHAT = "/v1/chat/completions"
+_NOTHING = Text(())
 _CHAT_LIKE = (_CHAT, "/v1/responses", "/v1/messages")
 
 
@@ -126,7 +128,7 @@ class Builder:
         if not messages:
             raise Unknown("invalid", "messages")
         made = self.renderer.chat(fields, messages)
-        kept = Entry("", array("I"), array("Q"), array("Q"), stem=stem, messages=messages) if stem is not None else None
+        kept = Entry(_NOTHING, array("I"), array("Q"), array("Q"), stem=stem, messages=messages) if stem is not None else None
         return self._single(fields, made, kept, polite, base)
 
     def _single(self, fields: dict, made: chat.Chat, kept: Entry | None, polite: bool, base: Entry | None = None) -> Prepared:
@@ -136,22 +138,24 @@ class Builder:
         pages, _ = self._text_pages(fields, text, made.prefix, kept, base, cost, polite)
         return self._result(fields, [pages])
 
-    def _text_pages(self, fields: dict, text: str, prefix: str | None, kept: Entry | None, base: Entry | None, cost: float,
+    def _text_pages(self, fields: dict, text: Text, prefix: str | None, kept: Entry | None, base: Entry | None, cost: float,
                     polite: bool) -> tuple[Pages, Encoded]:
         """The pages of a text, made from the last cut that a known text shares with it, and remembered."""
         parent = base
-        if base is None or not self._encoder.shared_chars(text, base):
+        shared = self._encoder.shared_chars(text, base) if base is not None else 0
+        if not shared:
             base = self.cache.by_text(text)
-        encoded = self._encoder.encode(text, base)
+            shared = self._encoder.shared_chars(text, base) if base is not None else 0
+        encoded = self._encoder.encode(text, base, shared)
         self.tokens_total += len(encoded.ids)
         self.tokens_reused += encoded.shared
         ids = encoded.ids
         if prefix:
             ids = ids + self.tokenizer.encode_prefix(prefix)
         pages = self._pages(fields, ids, polite, base, encoded.shared)
-        entry = kept or Entry("", array("I"), array("Q"), array("Q"))
+        entry = kept or Entry(_NOTHING, array("I"), array("Q"), array("Q"))
         if encoded.mark_chars:
-            # What is beyond the last mark is kept with the rest: it is never read, and a copy would cost more.
+            # Ids beyond the last mark are kept with the rest: they are never read, and a copy would cost more.
             entry.text, entry.ids = text, encoded.ids
             entry.mark_chars, entry.mark_tokens = encoded.mark_chars, encoded.mark_tokens
             entry.chains = pages.chains
@@ -181,7 +185,7 @@ class Builder:
         made = []
         for index, prompt in enumerate(split_prompt(prompt_of(fields))):
             if isinstance(prompt, str) and not self.tokenizer.adds_specials:
-                pages, _ = self._text_pages(fields, prompt, None, None, None, 0.0, polite)
+                pages, _ = self._text_pages(fields, Text((prompt,)), None, None, None, 0.0, polite)
             else:
                 ids = self.tokenizer.encode_raw(prompt) if isinstance(prompt, str) else as_ids(prompt)
                 pages = self._pages(fields, ids, polite, index=index)

@@ -10,6 +10,7 @@ import orjson
 
 from . import anthropic, chat, responses
 from .errors import Unknown
+from .text import Text
 from .tokenizer import Tokenizer
 
 _TOOL_SETS_KEPT = 128
@@ -84,15 +85,15 @@ class Renderer:
             raise Unknown(known.reason, str(known))
         return known
 
-    def text(self, made: chat.Chat) -> str:
+    def text(self, made: chat.Chat) -> Text:
         """The rendered prompt. Where the worker uses one of several sets of variables, all must give the same text."""
-        text = self._render(made, made.variables)
+        pieces = self._render(made, made.variables)
         for variant in made.variants:
-            if variant and self._render(made, {**made.variables, **variant}) != text:
+            if variant and "".join(self._render(made, {**made.variables, **variant})) != "".join(pieces):
                 raise Unknown("reasoning_switch")
-        return text
+        return Text(pieces)
 
-    def _render(self, made: chat.Chat, variables: dict[str, Any]) -> str:
+    def _render(self, made: chat.Chat, variables: dict[str, Any]) -> list[str]:
         template = self.tokenizer.template
         try:
             return template.render(made.messages, made.tools, variables)
@@ -103,7 +104,7 @@ class Renderer:
             return template.render(made.messages, [tool["function"] for tool in made.tools], variables)
 
     def ids(self, made: chat.Chat) -> array:
-        ids = self.tokenizer.encode(self.text(made))
+        ids = self.tokenizer.encode(str(self.text(made)))
         if made.prefix:
             ids.extend(self.tokenizer.encode_prefix(made.prefix))
         return ids

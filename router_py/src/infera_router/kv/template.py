@@ -114,13 +114,13 @@ class ChatTemplate:
         # These templates take a reasoning effort that the worker rewrites by its --reasoning-parser, which the router does not know.
         self.rewrites_effort = all(word in source for word in ("reasoning_effort", "reasoning_mode_token", "no_think"))
 
-    def render(self, messages: list[dict], tools: list[dict] | None, variables: dict[str, Any]) -> str:
-        """The prompt's text with a generation prompt. Raises Unknown where the worker answers 400."""
+    def render(self, messages: list[dict], tools: list[dict] | None, variables: dict[str, Any]) -> list[str]:
+        """The prompt's text with a generation prompt, in pieces. Raises Unknown where the worker answers 400."""
         if not messages or RESERVED.intersection(variables):
             raise Unknown("template", "no messages, or chat_template_kwargs with a reserved name")
         try:
-            return self._compiled.render(
-                messages=messages, tools=tools, documents=None, add_generation_prompt=True, **{**self._special, **variables})
+            given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True, **self._special, **variables}
+            return list(self._compiled.root_render_func(self._compiled.new_context(given)))
         except Exception as exc:  # whatever a template raises, the router routes on load
             raise Unknown("template", f"{type(exc).__name__}: {exc}") from exc
 
