@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from infera_router.kv import stream as stream_module
 from infera_router.kv.stream import COOLDOWN_S, PROBE_AFTER_S, REPLAY_TIMEOUT_S, Mode, Stream
@@ -178,6 +178,39 @@ def test_a_publisher_that_keeps_no_history_is_believed_at_the_second_time():
     assert made.shown and made.view == [b"p7"] and made.requests == [0, 0]
 
 
+def test_the_doubt_about_one_publisher_is_not_spent_on_the_next():
+    made = Bench()
+    made.live(1)
+    made.answer()
+    made.answer(0, 1)
+    made.stream.disconnected(made.now)
+    made.stream.connected(made.now)
+    made.answer()
+    made.live(1)
+    made.answer()
+    assert not made.shown and made.requests == [0, 0, 1, 0, 0]
+    made.answer(0, 1)
+    assert made.shown and made.view == [b"p0", b"p1"]
+
+
+@pytest.mark.parametrize("end", ["disconnect", "no answer"])
+def test_a_doubt_ends_with_the_replay_that_it_asked_for(end):
+    made = Bench()
+    made.live(1)
+    made.answer()
+    if end == "disconnect":
+        made.stream.disconnected(made.now)
+        made.stream.connected(made.now)
+    else:
+        made.wait(REPLAY_TIMEOUT_S + 0.1)
+        made.view.clear()
+        made.wait(COOLDOWN_S + 0.1)
+    asked = len(made.requests)
+    made.live(1)
+    made.answer()
+    assert not made.shown and made.requests[asked:] == [0]
+
+
 def test_buffered_batches_are_bounded(monkeypatch):
     monkeypatch.setattr(stream_module, "BUFFER_BYTES", 100)
     made = Bench()
@@ -283,6 +316,7 @@ class World:
 
 @settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 2**32), history=st.sampled_from([3, 10, 10_000]), steps=st.integers(0, 250))
+@example(seed=115829294, history=3, steps=248)
 def test_whatever_is_lost_the_view_heals(seed, history, steps):
     """At the end the view is the newest publisher's whole history, or its end where the history was cut; never another's."""
     world = World(seed, history)

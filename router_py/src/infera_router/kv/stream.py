@@ -38,7 +38,7 @@ class Stream:
         self._expected: int | None = None   # in a replay: the sequence that comes next
         self._confirmed = False             # in a repair: the last applied batch came back unchanged
         self._holes = False
-        self._doubted = False
+        self._doubted = False               # an empty history that live batches contradict was asked for once more
         self._buffer: list[tuple[int, bytes]] = []
         self._buffered = 0
         self._deadline = 0.0
@@ -114,6 +114,7 @@ class Stream:
         self._counts["disconnects"] += 1
         self._show(False)
         self._drop_buffer()
+        self._doubted = False
         if self._can_replay:
             # A replay that was under way may go on at another publisher, so it begins anew.
             self._repair(now, Mode.REPAIR)
@@ -166,6 +167,7 @@ class Stream:
 
     def _take(self, sequence: int, payload: bytes) -> None:
         self._apply(payload)
+        self._doubted = False
         self.last = sequence
         self._last_payload = payload
 
@@ -229,7 +231,6 @@ class Stream:
         for index, (sequence, payload) in enumerate(held):
             # A history that was empty a moment ago, yet live begins later: the batches between came before our subscription. Asked once more.
             if sequence == self.last + 1 or self.last < 0 and self._doubted:
-                self._doubted = False
                 self._take(sequence, payload)
             elif sequence > self.last + 1:
                 self._doubted = self.last < 0
@@ -246,6 +247,7 @@ class Stream:
         self._clear()
         self._drop_buffer()
         self.mode = Mode.LIVE
+        self._doubted = False
         self.last, self._last_payload = -1, b""
         for sequence, payload in held:
             if self.last < 0 or sequence == self.last + 1:
