@@ -145,7 +145,7 @@ MEMBERS = st.dictionaries(st.one_of(st.text(max_size=6), st.sampled_from(["model
     tail2=MEMBERS,
     known=MESSAGES,
     new=MESSAGES,
-    gap=st.sampled_from(["", " ", "\n\t "]),
+    gap=st.sampled_from(["", " ", "\n\t ", "\n" + 130 * " "]),
     ascii_only=st.booleans(),
 )
 def test_resumed_json_equals_a_full_parse(head, tail, tail2, known, new, gap, ascii_only):

@@ -38,7 +38,7 @@ class Stem(NamedTuple):
 
 
 def _messages_end(document: bytes, key: str) -> tuple[int, list[str]]:
-    """(offset after the last item of the array `key`, keys before it); (0, []) where that cannot be told for sure, or there is no item."""
+    """(offset after the last item of `key`, which is an array, keys before it); (0, []) where that cannot be told for sure, or there is no item."""
     position = 0
     before = []
     for name, raw in _top.decode(document).items():
@@ -52,8 +52,6 @@ def _messages_end(document: bytes, key: str) -> tuple[int, list[str]]:
             before.append(name)
             position += len(memoryview(raw))
             continue
-        if document[position] != 0x5B:
-            return 0, []
         end = _space_start(document, position + len(memoryview(raw)) - 1)
         return (end, before) if end > position + 1 else (0, [])
     return 0, []

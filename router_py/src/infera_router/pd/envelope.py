@@ -45,7 +45,7 @@ _value = msgspec.json.decode
 _name = msgspec.json.encode
 
 
-def read(body: bytes, known: tuple[bytes, Mapping[str, object]] | None = None) -> tuple[Envelope, bytes]:
+def read(body: bytes, known: tuple[memoryview, Mapping[str, object]] | None = None) -> tuple[Envelope, bytes]:
     """The envelope, and the body to send on: the same bytes unless it held router-private (`_...`) members. Raises BadBody.
 
     `known`: what `body` begins with, from its brace to the end of an item of its messages, and the members in it before the messages, as an
@@ -92,7 +92,7 @@ def read(body: bytes, known: tuple[bytes, Mapping[str, object]] | None = None) -
     return Envelope(model, stream, rid, has_rid, many, get("prompt_cache_key"), get("prompt_cache_retention")), body
 
 
-def _after(body: bytes, begun: bytes, before: Mapping[str, object]) -> dict[str, Raw] | None:
+def _after(body: bytes, begun: memoryview, before: Mapping[str, object]) -> dict[str, Raw] | None:
     """All members that an envelope takes, where the messages' known items need no second look; None where they do."""
     items = _ITEMS(body, len(begun))
     if items is None:
