@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from array import array
 
 import pytest
@@ -190,6 +193,20 @@ def test_resume_is_used_where_it_matters():
     parsed, fresh = outline.resume(second, stem)
     assert parsed.messages == [{"role": "user", "content": "new"}] and parsed.fields == {"model": "m", "stop": ["x]"], "n": 2}
     assert len(fresh.raw) > len(stem.raw)
+
+
+def test_a_long_name_costs_no_memory_of_its_length():
+    code = ("import resource; from infera_router.kv import outline; peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10; "
+            "before = peak(); _, stem = outline.parse(b'{\"' + b'k' * (8 << 20) + b'\":1,\"messages\":[{\"r\":1}]}'); print(stem is not None, peak() - before)")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found, grown = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout.split()
+    assert found == "True" and int(grown) < 150, "MB for a name of 8 MB"
+
+
+def test_a_name_that_occurs_twice_before_the_messages_is_not_taken_for_them():
+    body = b'{"a":[{"r":1}],"a":[{"r":1}],"messages":[{"r":1}]}'
+    parsed, stem = outline.parse(body)
+    assert stem is None and parsed.messages == [{"r": 1}]
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,39 @@ def test_large_prompts_are_prepared_in_a_thread_and_small_ones_at_once(made, mon
     assert seen[0] == "MainThread" and all(name.startswith("kv-prepare") for name in seen[1:]) and len(seen) == 3
 
 
+@pytest.mark.parametrize("tail", [{"tools": [{"type": "function", "function": {"name": "f"}}]}, {"cache_salt": "s"}])
+def test_a_known_body_whose_end_changes_its_prompt_goes_to_a_thread(made, monkeypatch, tail):
+    """Tools come first in the prompt, and a salt changes all its hashes: what was known is of no use."""
+    body = chat("long " * 60_000, "answer")
+    facts(made, body)
+    raw = json.dumps({**body, **tail}).encode()
+    assert made.builder.quick(raw, made.known(CHAT, raw))
+    ended = []
+    build = made.builder.build
+
+    def watched(*a):
+        result = build(*a)
+        ended.append(threading.current_thread().name)
+        return result
+
+    monkeypatch.setattr(made.builder, "build", watched)
+    assert facts(made, raw).error is None
+    assert len(ended) == 1 and ended[0].startswith("kv-prepare")
+
+
+def test_members_of_our_own_are_not_taken_from_a_client(made):
+    plain = facts(made, chat("hi"))
+    for more in ({"late_effort": "high"}, {"variants": 5}, {"variants": [{"thinking": True}]}):
+        given = facts(made, chat("hi", **more))
+        assert given.error is None and list(given.pages.ids) == list(plain.pages.ids)
+
+
+@pytest.mark.parametrize("depth", [900, 985, 1000, 1015])
+def test_a_deeply_nested_member_is_sized_or_named(made, depth):
+    raw = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"x":' + b"[" * depth + b"]" * depth + b"}"
+    assert facts(made, raw).error in (None, "json") and not made.errors["internal"]
+
+
 def test_small_pages_move_work_off_the_loop_earlier(made):
     body = json.dumps(chat("word " * 300)).encode()
     made.builder.tokenizer = SimpleNamespace(fast=True)

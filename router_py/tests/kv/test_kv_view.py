@@ -51,6 +51,13 @@ def test_batches_of_the_wheel_are_understood(batches):
     assert decode(batches["no_medium"])[0] == [Stored([61], None, GPU, 2, False, False), Removed([61], GPU)]
 
 
+@pytest.mark.parametrize("event", [
+    ["BlockStored", [2], None, [1] * 8, None], ["BlockStored", [2], [1], [1] * 8, 8], ["BlockStored", ["x"], None, [1] * 8, 8], ["BlockStored", 2, None, [], 8],
+])
+def test_an_array_that_is_no_event_is_counted_and_left_out(event):
+    assert decode(msgspec.msgpack.encode([1.0, [event], 0])) == ([], 1)
+
+
 def test_arrays_of_older_engines_mean_the_same():
     def encode(*rows):
         return decode(msgspec.msgpack.encode([1.0, list(rows), 0]))[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .chat import optional
+from .chat import LATE_EFFORT, VARIANTS, optional
 from .errors import Unknown
 
 _SERVER_TOOLS = ("web_search_", "computer_", "bash_", "text_editor_")
@@ -17,23 +17,23 @@ _CHOICES = {"none": "none", "auto": "auto", "any": "required"}
 
 
 def chat_fields(body: dict) -> dict:
-    """The chat members that stand for `body`; `variants` lists template variables of which the worker uses one set."""
+    """The chat members that stand for `body`; VARIANTS lists template variables of which the worker uses one set."""
     merged, inline = (construct_messages(body, supports_inline_system=flag) for flag in (False, True))
     if merged != inline:
         raise Unknown("system_order")
     tools = _tools(body.get("tools"))
-    fields: dict[str, Any] = {"messages": inline, "tools": tools or None, "tool_choice": _tool_choice(body, tools)}
+    fields: dict[Any, Any] = {"messages": inline, "tools": tools or None, "tool_choice": _tool_choice(body, tools)}
     thinking = optional(body.get("thinking"), dict, "thinking")
     if thinking is not None:
         if thinking.get("type") not in ("enabled", "disabled", "adaptive"):
             raise Unknown("invalid", "thinking")
         enabled = thinking["type"] != "disabled"
-        fields["variants"] = [{}, {"thinking": enabled}, {"enable_thinking": enabled}]
+        fields[VARIANTS] = [{}, {"thinking": enabled}, {"enable_thinking": enabled}]
     config = optional(body.get("output_config"), dict, "output_config")
     effort = optional((config or {}).get("effort"), str, "output_config")
     if effort is not None:
         # Set after the worker's own merging, so that it moves no thinking switch.
-        fields["late_effort"] = "max" if effort == "xhigh" else effort
+        fields[LATE_EFFORT] = "max" if effort == "xhigh" else effort
     return fields
 
 

@@ -17,6 +17,8 @@ from .errors import Unknown
 _GENERIC_ROLES = frozenset({"system", "assistant", "tool", "function", "developer", "latest_reminder"})
 _MEDIA_PARTS = frozenset({"image_url", "input_image", "video_url", "audio_url", "input_audio"})
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
+# Set by the other routes beside a chat's members; no body can have a key like these.
+LATE_EFFORT, VARIANTS = object(), object()
 _TRUE_WORDS = frozenset({"1", "true", "yes", "y", "on"})
 
 

@@ -78,6 +78,7 @@ def _pairs_in(tokens: bytes) -> bool:
 
 
 def _signed(hashes: list[int]) -> list[int]:
+    """The same as signed 64-bit numbers; TypeError for what is none."""
     return [value - (1 << 64) if value >= 1 << 63 else value for value in hashes]
 
 
@@ -85,6 +86,8 @@ def _from_array(event: list) -> Stored | Removed | Cleared | None:
     kind = event[0] if event else None
     if kind == "BlockStored" and len(event) >= 5:
         _, hashes, parent, tokens, size = event[:5]
+        if not isinstance(size, int) or not isinstance(parent, int | None):
+            return None
         lora = event[5] if len(event) > 5 else None
         medium = event[6] if len(event) > 6 else None
         pairs = bool(tokens) and isinstance(tokens[0], (list, tuple))

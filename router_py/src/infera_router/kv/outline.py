@@ -15,7 +15,8 @@ import orjson
 
 from .errors import Unknown
 
-_MEMBER = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"(?:[^"\\]|\\.)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
+# Possessive: a name may have megabytes, and every place to go back to would be kept.
+_MEMBER = re.compile(rb'[ \t\r\n]*+[{,][ \t\r\n]*+("(?:[^"\\]++|\\.)*+")[ \t\r\n]*+:[ \t\r\n]*+', re.DOTALL)
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # Stands for the messages of a remainder; a body cannot guess it.
@@ -43,7 +44,7 @@ def _messages_end(document: bytes, key: str) -> tuple[int, list[str]]:
     before = []
     for name, raw in _top.decode(document).items():
         member = _MEMBER.match(document, position)
-        if member is None:
+        if member is None or msgspec.json.decode(member[1]) != name:
             return 0, []
         position = member.end()
         if not document.startswith(raw, position):  # a key that occurs twice
@@ -77,7 +78,7 @@ def parse(body: bytes) -> tuple[Outline, Stem | None]:
         raise Unknown("invalid")
     try:
         end, before = _messages_end(body, "messages")
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         end, before = 0, []
     stem = Stem(memoryview(body)[:end], {key: fields[key] for key in before}) if end else None
     messages = fields.pop("messages")
@@ -106,7 +107,7 @@ def resume(body: bytes, stem: Stem) -> tuple[Outline, Stem | None] | None:
     if messages:
         try:
             inner, _ = _messages_end(document, _REST)
-        except (msgspec.DecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             inner = 0
         end = inner - len(opening) + start if inner else 0
     fresh = Stem(memoryview(body)[:end], stem.head) if end else None

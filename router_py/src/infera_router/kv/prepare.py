@@ -43,6 +43,8 @@ THREADS = 2
 QUEUE_LIMIT = 256
 # A request is prepared on the event loop where this much time suffices by the estimates below; otherwise in a thread.
 INLINE_COST_S = 0.001
+# The same once the text is there, which may have more characters than the body's new bytes.
+SLOW_COST_S = 0.0015
 # Seconds a new byte of a body takes: parsing, rendering and gigatoken; the same with tokenizers; and per page for hashing (measured, rounded up).
 BYTE_FAST_S, BYTE_SLOW_S, PAGE_S = 20e-9, 500e-9, 0.5e-6
 PAGE_COPY_S = 20e-9
@@ -67,6 +69,10 @@ class Prepared:
     error: str | None = None
 
 
+class Slow(Exception):
+    """Not for the event loop: what looked known is not."""
+
+
 class Builder:
     """Bodies to Prepared, with the conversations seen so far. Thread-safe and synchronous."""
 
@@ -87,16 +93,20 @@ class Builder:
     def quick(self, body: bytes, base: Entry | None) -> bool:
         """Whether `build` will surely take less than 2 ms."""
         known = len(base.stem.raw) if base is not None else 0
-        cost = BYTE_FAST_S if self.tokenizer.fast else BYTE_SLOW_S
-        if self._view is not None:
-            cost += sum(PAGE_S / (BYTES_PER_TOKEN * form.page_size) for form in self._view.forms())
-        cost *= len(body) - known
+        cost = self._cost(len(body) - known, len(body) - known)
         if base is not None:
             cost += base.cost_s
         return cost < INLINE_COST_S and body.count(b"{", known) <= INLINE_OBJECTS
 
-    def build(self, route: str, body: bytes, base: Entry | None = None, polite: bool = False) -> Prepared:
-        """Raises Unknown. `polite`: in a thread, give way to the event loop now and then."""
+    def _cost(self, encoded: int, hashed: int) -> float:
+        """Seconds, estimated, for so many bytes or characters to be tokenized and to be hashed."""
+        cost = (BYTE_FAST_S if self.tokenizer.fast else BYTE_SLOW_S) * encoded
+        if self._view is not None:
+            cost += hashed * sum(PAGE_S / (BYTES_PER_TOKEN * form.page_size) for form in self._view.forms())
+        return cost
+
+    def build(self, route: str, body: bytes, base: Entry | None = None, polite: bool = True) -> Prepared:
+        """Raises Unknown. `polite`: in a thread, give way to the event loop now and then; else raise Slow for what is too long for the loop itself."""
         if route == _CHAT:
             return self._chat(body, base, polite)
         try:
@@ -146,6 +156,12 @@ class Builder:
         if not shared:
             base = self.cache.by_text(text)
             shared = self._encoder.shared_chars(text, base) if base is not None else 0
+        if not polite:
+            # A known body may end with tools, which come first in the prompt, or with another salt.
+            seed = salt_seed(_single_of(fields.get("cache_salt"), 0))
+            chained = base is not None and self._view is not None and all((form, seed) in base.chains for form in self._view.forms())
+            if self._cost(len(text) - shared, len(text) - shared if chained else len(text)) > SLOW_COST_S:
+                raise Slow
         encoded = self._encoder.encode(text, base, shared)
         self.tokens_total += len(encoded.ids)
         self.tokens_reused += encoded.shared
@@ -201,6 +217,16 @@ class Builder:
         sampling = fields.get("sampling_params")
         n = choices(sampling if isinstance(sampling, dict) and "n" not in fields else fields)
         return Prepared(total * n, made[0] if self._view is not None else None, total)
+
+
+def _at_once(builder: Builder, route: str, body: bytes, known: Entry | None) -> Prepared | None:
+    """The facts where they can be had without keeping the event loop waiting. Raises Unknown."""
+    if not builder.quick(body, known):
+        return None
+    try:
+        return builder.build(route, body, known, False)
+    except Slow:
+        return None
 
 
 def _single_of(value: Any, index: int) -> str | None:
@@ -288,11 +314,10 @@ class Preparer:
         if builder is None:
             return self._unknown("loading")
         try:
-            if builder.quick(body, known):
-                prepared = builder.build(route, body, known)
-            elif self._waiting >= QUEUE_LIMIT:
-                return self._unknown("busy")
-            else:
+            prepared = _at_once(builder, route, body, known)
+            if prepared is None:
+                if self._waiting >= QUEUE_LIMIT:
+                    return self._unknown("busy")
                 prepared = await self._in_thread(builder, route, body, known)
         except Unknown as unknown:
             return self._unknown(unknown.reason)

@@ -55,9 +55,9 @@ class Renderer:
             as_list = self.as_list
             messages = [chat.template_message(message, as_list) for message in given]
         effort, variables = chat.reasoning(fields)
-        effort = fields.get("late_effort", effort)
+        effort = fields.get(chat.LATE_EFFORT, effort)
         made = chat.finish(fields, messages, self.tools(fields, messages), effort, variables, self.tokenizer.template.low_effort)
-        made.variants = fields.get("variants") or []
+        made.variants = fields.get(chat.VARIANTS) or []
         return made
 
     def tools(self, fields: dict, messages: list[dict]) -> list[dict] | None:
