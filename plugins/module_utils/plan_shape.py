@@ -93,7 +93,7 @@ def check_hosts(values, groups, addresses, faults):
     if len(used) > 1:
         for host in used:
             if str(addresses.get(host, "")).startswith("127.") or addresses.get(host) in ("localhost", "::1"):
-                faults.add(f"infera_host_address of {host}", addresses[host], "other hosts cannot reach a loopback address; set ansible_host, or this, to the fleet's")
+                faults.add(f"infera_host_address of {host}", addresses[host], "other hosts cannot reach a loopback address; set ansible_host to the fleet's")
 
 
 def check_name(values, workers, faults):
