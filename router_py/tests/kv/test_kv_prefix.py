@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from array import array
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from infera_router.kv import outline
+from infera_router.kv import outline, renderer
 from infera_router.kv.errors import Unknown
 from infera_router.kv.pages import PageForm, Pages, salt_seed
 from infera_router.kv.prefix import Entry, IncrementalEncoder, PrefixCache
@@ -315,6 +317,56 @@ def test_cache_stays_within_its_bytes_and_forgets_the_oldest():
     for entry in entries:
         cache._drop(id(entry))
     assert cache.bytes == 0 and not cache._raw and not cache._text
+
+
+LITTLE = {
+    "lists in calls": lambda n: {"messages": [{"role": "user", "content": "u" * 600}, {"role": "assistant", "content": "", "tool_calls": [
+        {"function": {"name": "f", "arguments": {"a": [[]] * 4 * n}}}]}]},
+    "parts": lambda n: {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * n}]},
+    "messages": lambda n: {"messages": [{"role": "user", "content": ""}] * n},
+    "members before": lambda n: {"metadata": [{}] * 4 * n, "messages": [{"role": "user", "content": "u" * 600}]},
+    "wide letters": lambda n: {"messages": [{"role": "user", "content": "\U0001f44d" + "u" * 40 * n}]},
+}
+
+
+@pytest.mark.parametrize("kind", LITTLE)
+def test_the_cache_holds_no_more_than_its_limit_of_what_is_small_as_text_and_large_in_memory(tokenizers, kind):
+    builder = Builder(tokenizers["glm"], None, cache_bytes=2_000_000)
+    body = lambda step: json.dumps({"step": step, **LITTLE[kind](5_000 + step)}, separators=(",", ":")).encode()  # noqa: E731
+    builder.build("/v1/chat/completions", body(0))
+    tracemalloc.start()
+    try:
+        for step in range(1, 12):
+            builder.build("/v1/chat/completions", body(step))
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 2_500_000
+    finally:
+        tracemalloc.stop()
+    for step in range(20):  # small ones are kept as ever
+        builder.build("/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": f"{step} " * 300}]}).encode())
+    assert len(builder.cache) >= 20
+
+
+def test_tool_sets_are_kept_within_bytes_also_those_that_were_refused(tokenizers, monkeypatch):
+    monkeypatch.setattr(renderer, "TOOL_BYTES", 1_000_000)
+    made = Renderer(tokenizers["glm"])
+    chats = [{"role": "user", "content": "u" * 1_000_000}]
+    tools = lambda step, kind: [{"type": "function", "function": {"name": f"f{step}", "parameters": {"type": kind, "enum": [[]] * 500}}}]  # noqa: E731
+    tracemalloc.start()
+    try:
+        for step in range(300):
+            assert made.tools({"tools": tools(step, "object")}, chats)[0]["function"]["name"] == f"f{step}"
+            try:
+                refused = made.tools({"tools": tools(step, "varchar")}, [{"role": "user", "content": f"{step}" * 10_000}])
+            except Unknown as unknown:
+                refused = unknown.reason
+            assert refused == "schema_types"
+            assert made.tool_bytes <= 1_000_000
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 1_500_000
+    finally:
+        tracemalloc.stop()
+    assert len(made._tool_sets) > 10
 
 
 def test_the_fast_tokenizer_is_made_anew_when_the_process_has_grown(fast_tokenizer, monkeypatch):

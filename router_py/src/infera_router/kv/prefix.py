@@ -45,13 +45,14 @@ class Entry:
     chains: dict = field(default_factory=dict)
     stem: outline.Stem | None = None
     messages: list | None = None
+    parsed: int = 0
     cost_s: float = 0.0
 
     def size(self) -> int:
-        """Bytes held, estimated; parsed messages count as their JSON."""
+        """Bytes held, estimated; `parsed` of them by the messages and the stem's members."""
         raw = len(self.stem.raw.obj) if self.stem else 0
         pages = sum(len(chain.digests) * 3 for chain in self.chains.values())
-        return 2 * raw + self.text.size() + 4 * len(self.ids) + 16 * len(self.mark_chars) + pages + 2048
+        return raw + self.parsed + self.text.size() + 4 * len(self.ids) + 16 * len(self.mark_chars) + pages + 2048
 
 
 class Encoded:

@@ -22,6 +22,7 @@ import orjson
 
 from . import chat, outline
 from .errors import Unknown
+from .held import held, members_held
 from .pages import Pages, salt_seed
 from .prefix import Encoded, Entry, IncrementalEncoder, PrefixCache
 from .renderer import Renderer, as_ids, prompt_of, split_prompt
@@ -126,10 +127,12 @@ class Builder:
         as_list = self.renderer.as_list if self.tokenizer.template is not None else False
         if found is not None:
             parsed, stem = found
-            messages = [*base.messages, *(chat.template_message(message, as_list) for message in parsed.messages)]
+            fresh = [chat.template_message(message, as_list) for message in parsed.messages]
+            messages, known = [*base.messages, *fresh], base.parsed
         else:
             parsed, stem = outline.parse(body)
-            messages = [chat.template_message(message, as_list) for message in parsed.messages]
+            fresh = messages = [chat.template_message(message, as_list) for message in parsed.messages]
+            known = held([stem.head]) if stem is not None else 0
             base = None
         fields = parsed.fields
         given = fields.get("input_ids")
@@ -138,7 +141,9 @@ class Builder:
         if not messages:
             raise Unknown("invalid", "messages")
         made = self.renderer.chat(fields, messages)
-        kept = Entry(_NOTHING, array("I"), array("Q"), array("Q"), stem=stem, messages=messages) if stem is not None else None
+        kept = None
+        if stem is not None:
+            kept = Entry(_NOTHING, array("I"), array("Q"), array("Q"), stem=stem, messages=messages, parsed=known + members_held(fresh) + 8 * len(fresh))
         return self._single(fields, made, kept, polite, base)
 
     def _single(self, fields: dict, made: chat.Chat, kept: Entry | None, polite: bool, base: Entry | None = None) -> Prepared:

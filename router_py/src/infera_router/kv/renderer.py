@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections import OrderedDict
 from typing import Any
@@ -10,10 +11,12 @@ import orjson
 
 from . import anthropic, chat, responses
 from .errors import Unknown
+from .held import held
 from .text import Text
 from .tokenizer import Tokenizer
 
 _TOOL_SETS_KEPT = 128
+TOOL_BYTES = 32 * 1024 * 1024
 _JSON_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 _DATA_KEYS = frozenset({"default", "const", "enum", "example", "examples"})
 
@@ -23,7 +26,10 @@ class Renderer:
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        self._tool_sets: OrderedDict[bytes, list[dict] | Unknown] = OrderedDict()
+        # Validated tools or what was wrong with them, and the bytes held for them.
+        self._tool_sets: OrderedDict[bytes, tuple[list[dict] | None | Unknown, int]] = OrderedDict()
+        self._tool_lock = threading.Lock()
+        self.tool_bytes = 0
 
     def check(self) -> None:
         """Raise Unknown where this model's chats are not rendered from a Jinja template that the router has."""
@@ -69,20 +75,30 @@ class Renderer:
             key = orjson.dumps((given, fields.get("tool_choice")))
         except TypeError:
             raise Unknown("invalid", "tools") from None
-        known = self._tool_sets.get(key)
-        if known is None:
-            try:
-                known = chat.template_tools(fields, messages)
-                if not plain_schemas(given):
-                    # The worker rewrites type names of other systems ("varchar") before it renders.
-                    raise Unknown("schema_types")
-            except Unknown as exc:
-                known = exc
-            self._tool_sets[key] = known
-            while len(self._tool_sets) > _TOOL_SETS_KEPT:
-                self._tool_sets.popitem(last=False)
+        found = self._tool_sets.get(key)
+        known = found[0] if found is not None else self._keep_tools(key, fields, messages)
         if isinstance(known, Unknown):
             raise Unknown(known.reason, str(known))
+        return known
+
+    def _keep_tools(self, key: bytes, fields: dict, messages: list[dict]) -> list[dict] | None | Unknown:
+        try:
+            known = chat.template_tools(fields, messages)
+            if not plain_schemas(fields["tools"]):
+                # The worker rewrites type names of other systems ("varchar") before it renders.
+                raise Unknown("schema_types")
+        except Unknown as exc:
+            known = exc.with_traceback(None)
+        size = len(key) + (held(known) if isinstance(known, list) else 0)
+        if known is None or size > TOOL_BYTES // 4:
+            return known
+        with self._tool_lock:
+            if key not in self._tool_sets:
+                # A copy: what orjson returns may hold many times its length.
+                self._tool_sets[bytes(memoryview(key))] = known, size
+                self.tool_bytes += size
+            while self.tool_bytes > TOOL_BYTES or len(self._tool_sets) > _TOOL_SETS_KEPT:
+                self.tool_bytes -= self._tool_sets.popitem(last=False)[1][1]
         return known
 
     def text(self, made: chat.Chat) -> Text:
