@@ -30,6 +30,8 @@ def _parity(hosts, routed, prefix):
     if len(rails) < 2:
         return [not_applicable("rail parity", "fewer than two hosts use rails")]
     found = compare(rails, routed, prefix)
+    if not found["rails"] and not found["faults"]:
+        return [not_applicable("rail parity", "no host has a usable rail")]
     checks = verdict("rail parity", found["faults"], "%d rails alike on %s" % (len(found["rails"]), ", ".join(rails)),
                      "rails of one name have to be one wire's two ends: same names, order, subnets, MTU and rate")
     return checks + [warned("rail parity", text) for text in found["warnings"]]
@@ -64,7 +66,7 @@ def _clocks(hosts, max_skew):
     high = max(clocks, key=lambda name: clocks[name]["offset_s"])
     skew = clocks[high]["offset_s"] - clocks[low]["offset_s"]
     unsure = clocks[high]["uncertainty_s"] + clocks[low]["uncertainty_s"]
-    text = "%.2f s between %s and %s (measured to %.2f s)" % (skew, low, high, unsure)
+    text = "%.2f s %s (measured to %.2f s)" % (skew, "between %s and %s" % (low, high) if low != high else "between all", unsure)
     if skew - unsure > max_skew:
         return [failed("clocks", text + ", %.1f allowed" % max_skew, "synchronise the clocks (chrony, systemd-timesyncd)")]
     return [passed("clocks", text)]

@@ -98,7 +98,7 @@ def _number(sysfs, gpus, notes, expected, used):
               and bdf not in {gpu["bdf"] for gpu in gpus}]
     faults = []
     if len(gpus) < expected:
-        faults.append("%d GPUs, %d needed%s%s" % (len(gpus), expected, "; bound to amdgpu but not in KFD: %s" % ", ".join(unseen) if unseen else "",
+        faults.append("%d GPUs, %d needed (infera_gpus_per_host)%s%s" % (len(gpus), expected, "; bound to amdgpu but not in KFD: %s" % ", ".join(unseen) if unseen else "",
                                                  "; " + "; ".join(notes) if notes else ""))
     beyond = [str(index) for index in used if index >= len(gpus)]
     if beyond and not faults:
@@ -108,6 +108,8 @@ def _number(sysfs, gpus, notes, expected, used):
 
 
 def _memory(gpus, held, faulty, max_vram_gib, own_ids):
+    if not gpus:
+        return [not_applicable("gpu memory", "no GPU that an engine may use")]
     faults, own, busy = [], set(), 0
     for gpu in gpus:
         index, used = gpu["hip_index"], _vram(gpu)

@@ -113,6 +113,13 @@ def test_a_healthy_pair(facts, lines):
     assert found["pass"][0] == "rail parity: 8 rails alike on a, b" and "clocks: 0.10 s between a and b" in found["pass"][3]
 
 
+def test_nothing_to_compare_is_not_called_alike(facts, lines):
+    """Two hosts of one clock and without a usable rail, whose own check says so."""
+    none = {"rails": [dict(rail, usable=False) for rail in facts("tree1")["rails"]], "clock": {"offset_s": 0.0, "uncertainty_s": 0.01}}
+    found = lines(across({"a": fact(facts, **none), "b": fact(facts, **none)}))
+    assert "rail parity: no host has a usable rail" in found["n/a"] and "clocks: 0.00 s between all (measured to 0.02 s)" in found["pass"]
+
+
 @pytest.mark.parametrize("other, wanted", [
     ({"tree": "tree2"}, "rail parity: usable rails differ: a has ionic_0,"),
     ({"tree": "renamed"}, "rail parity: usable rails differ: a has ionic_0,ionic_1,"),
