@@ -60,6 +60,9 @@ weighted() {
 if [ "${1:-}" = --decisions ]; then
   shift
   bench --routers direct,nginx,$PD_PEERS,infera:tokens --scenarios long_c1,long_c4 --out "$BUILD/long.json" "$@"
+  bench --routers direct,$PD_PEERS,infera:tokens --scenarios long_c1 --turns 1 --sessions 40 --out "$BUILD/first.json" "$@"
+  bench --routers direct,$PD_PEERS,infera:tokens --scenarios long_c1 --turns 41 --sessions 10 --out "$BUILD/sessions.json" "$@"
+  "$ROOT/.venv/bin/python" "$HERE/session_cost.py" "$BUILD/first.json" "$BUILD/sessions.json"
   bench --routers reference:pd-relay,reference:pd-demand,reference:pd-demand-w0 --scenarios mix_balance --out "$BUILD/balance.json" \
     --extra "$(weighted 0)" --extra "$(weighted 1000)" --extra "$(weighted 8000)" --extra "$(weighted 1000000)" "$@"
   echo "one decode of 8 ranks"

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -14,7 +15,7 @@ from array import array
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from infera_router.kv import outline, renderer
+from infera_router.kv import outline, prefix, renderer
 from infera_router.kv.errors import Unknown
 from infera_router.kv.pages import PageForm, Pages, salt_seed
 from infera_router.kv.prefix import Entry, IncrementalEncoder, PrefixCache
@@ -77,6 +78,24 @@ def test_encoding_from_a_cut_equals_the_full_encode(encoder, first, second, thir
         for chars, tokens in zip(made.mark_chars, made.mark_tokens):
             assert list(made.ids[:tokens]) == full(text[:chars])
         base = entry_of(pieces, made)
+
+
+@FULL
+@given(text=TEXTS, few=st.sampled_from([1, 500, 1 << 40]), cuts=st.lists(st.sampled_from([*MARKS, "abc", "user", "\uff5cUser\uff5c"]), unique=True))
+@example("<|user|>|<|user|>", 1, ["<|user|>"])
+@example("user|>abc", 1, ["<|user|>", "abc"])
+def test_cuts_are_found_by_their_rarest_character_as_by_the_words(text, few, cuts):
+    found = IncrementalEncoder(None, tuple(cuts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix, "_FEW", few)
+        assert found._ends(text) == sorted(at.end() for cut in cuts for at in re.finditer(re.escape(cut), text))
+
+
+def test_many_rare_characters_do_not_make_the_search_slow():
+    """A table of nothing but bars: each is looked at only up to what the words would have taken."""
+    found = IncrementalEncoder(None, ("<|user|>", "<|assistant|>"))
+    assert found._by_character("|" * 100_000, "|", 1, ("<|user|>", "<|assistant|>")) is None
+    assert found._by_character("a|" * 100 + "a" * 100_000 + "<|user|>", "|", 1, ("<|user|>", "<|assistant|>")) == [100_208]
 
 
 def test_long_texts_are_cut_and_reused(encoder):
