@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from dataclasses import dataclass
+from os import write
 from time import monotonic
 from typing import Protocol
 
@@ -205,13 +205,27 @@ class ClientConnection(asyncio.Protocol):
         """
         if self._fd >= 0 and not self.transport.get_write_buffer_size():
             try:
-                sent = os.write(self._fd, data)
+                sent = write(self._fd, data)
             except OSError:  # full, or broken, which the transport will report
                 sent = 0
             if sent == len(data):
                 return
             data = data[sent:]
         self._fd = -1
+        self.transport.write(data)
+
+    def send_more(self, data: bytes) -> None:
+        """The same for an answer that `send` has begun: nothing of it, nor before it, waits in the transport unless `send` has turned to that."""
+        fd = self._fd
+        if fd >= 0:
+            try:
+                sent = write(fd, data)
+            except OSError:
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._fd = -1
         self.transport.write(data)
 
     def eof_received(self) -> None:

@@ -58,8 +58,9 @@ class Leg:
         self.ended = False
         self.fresh = False
         self.paused = False
-        # May be replaced by shorter ways once it is clear what the answer is; `whole` gets reads that are exactly one chunk.
-        self.sink = self.whole = owner.leg_data
+        # Both may be set to shorter ways once it is clear what the answer is; `whole` gets reads that are exactly one chunk, without the leg.
+        self.sink = owner.leg_data
+        self.whole: Callable[[bytes], None] | None = None
         self.mark = 0  # after a break in mid-body: bytes that the current chunk still owes, -1 where its size is not known
         self.sent_at = monotonic()
 
@@ -101,7 +102,7 @@ class Leg:
             self.task = None
         conn, self.conn = self.conn, None
         if conn is not None:
-            conn.leg = None
+            conn.leg = conn.whole = None
             conn.close()
 
     def owed(self) -> int:
@@ -129,12 +130,14 @@ class Stats:
 
 
 class EngineConnection(asyncio.Protocol):
-    __slots__ = ("pool", "transport", "_poll", "leg", "idle_since", "_head", "_framing", "_reusable", "_paused", "lost")
+    __slots__ = ("pool", "transport", "_poll", "leg", "whole", "idle_since", "_head", "_framing", "_reusable", "_paused", "lost")
 
     def __init__(self, pool: EnginePool) -> None:
         self.pool = pool
         self.transport: asyncio.Transport | None = None
         self.leg: Leg | None = None
+        # The leg's, while a chunk may begin: what else a token would touch has gone cold when hundreds of streams run.
+        self.whole: Callable[[bytes], None] | None = None
         self.idle_since = 0.0
         self._head = b""
         self._framing: Framing | None = None
@@ -161,6 +164,13 @@ class EngineConnection(asyncio.Protocol):
             self.transport.writelines(parts)
 
     def data_received(self, data: bytes) -> None:
+        whole = self.whole
+        if whole is not None:
+            size = len(data)
+            if size < LONGEST and data.startswith(WHOLE[size]):
+                whole(data)
+                return
+            self.whole = None
         leg = self.leg
         if leg is None:
             self._drop()  # bytes that nobody asked for: what follows on this connection cannot be trusted
@@ -169,10 +179,6 @@ class EngineConnection(asyncio.Protocol):
         if framing is None:
             self._read_head(leg, data)
             return
-        size = len(data)
-        if framing.even and size < LONGEST and data.startswith(WHOLE[size]):
-            leg.whole(leg, data)
-            return
         try:
             end = framing.feed(data)
         except WireError as error:
@@ -180,6 +186,8 @@ class EngineConnection(asyncio.Protocol):
             return
         if end < 0:
             leg.sink(leg, data)
+            if framing.even and self.leg is leg:
+                self.whole = leg.whole
             return
         if end < len(data):
             self._reusable = False
@@ -230,7 +238,7 @@ class EngineConnection(asyncio.Protocol):
     def _finish(self, leg: Leg) -> None:
         if self.leg is not leg:
             return
-        self.leg = self._framing = None
+        self.leg = self.whole = self._framing = None
         if leg.ended:
             self.close()
             return
@@ -249,7 +257,7 @@ class EngineConnection(asyncio.Protocol):
             leg.owner.crash()
 
     def _wrong(self, leg: Leg, detail: str) -> None:
-        self.leg = self._framing = None
+        self.leg = self.whole = self._framing = None
         self.close()
         leg.broken("protocol", detail)
 
@@ -261,7 +269,7 @@ class EngineConnection(asyncio.Protocol):
         self.pool.forget(self)
         self.pool.open -= 1
         leg, framing = self.leg, self._framing
-        self.leg = self._framing = None
+        self.leg = self.whole = self._framing = None
         if leg is None or leg.ended:
             return
         if exc is None and framing is not None and framing.kind == UNTIL_EOF:

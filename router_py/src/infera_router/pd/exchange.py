@@ -244,13 +244,15 @@ class Exchange:
         write = self._writer()
         if self.relay == RAW:
             write(head_bytes(self.head, self.request) + data)
+            if head.event_stream:
+                write = self.request.conn.send_more
         else:
             write(head_bytes(self.head, self.request))
             write = self._reframed
             write(data)
         stream = self.stream = Stream(write, gaps, self.first, data)
         leg.sink = stream.more
-        leg.whole = stream.token if self.prepared is None else stream.more
+        leg.whole = stream.token if self.prepared is None else stream.kept
 
     def _commit(self) -> Histogram:
         """The first byte goes to the client: from here on nothing is repeated. Returns where the gaps between its reads are counted."""

@@ -28,14 +28,18 @@ class Stream:
         self.write, self.gaps, self.last = write, gaps, begun
         self.reads = deque((first[-TAIL:],), READS)
 
-    def more(self, leg: Leg, data: bytes) -> None:
+    def more(self, leg: Leg | None, data: bytes) -> None:
         self.write(data)
         self.reads.append(data if len(data) < TAIL else data[-TAIL:])
         now = monotonic()
         self.gaps.observe(now - self.last)
         self.last = now
 
-    def token(self, leg: Leg, data: bytes) -> None:
+    def kept(self, data: bytes) -> None:
+        """The same for a whole chunk."""
+        self.more(None, data)
+
+    def token(self, data: bytes) -> None:
         """The same for a whole chunk of a stream whose usage nobody will read: of those only an end mark is kept."""
         self.write(data)
         if data.endswith(DONE_CHUNK):
