@@ -98,8 +98,8 @@ def _number(sysfs, gpus, notes, expected, used):
               and bdf not in {gpu["bdf"] for gpu in gpus}]
     faults = []
     if len(gpus) < expected:
-        faults.append("%d GPUs, %d needed (infera_gpus_per_host)%s%s" % (len(gpus), expected, "; bound to amdgpu but not in KFD: %s" % ", ".join(unseen) if unseen else "",
-                                                 "; " + "; ".join(notes) if notes else ""))
+        more = ["bound to amdgpu but not in KFD: %s" % ", ".join(unseen)] if unseen else []
+        faults.append("; ".join(["%d GPUs, %d needed (infera_gpus_per_host)" % (len(gpus), expected)] + more + list(notes)))
     beyond = [str(index) for index in used if index >= len(gpus)]
     if beyond and not faults:
         faults.append("engines are to use GPU %s, the host has 0 to %d" % (", ".join(beyond), len(gpus) - 1))

@@ -37,7 +37,8 @@ def test_a_healthy_machine(machine, lines):
 
 def test_too_few_gpus(machine, lines):
     root, check = machine("tree6")
-    assert lines(check())["FAIL"] == ["gpus: 4 GPUs, 8 needed (infera_gpus_per_host); see the kernel's log for a GPU that failed to start; correct the shape otherwise"]
+    assert lines(check())["FAIL"] == [
+        "gpus: 4 GPUs, 8 needed (infera_gpus_per_host); see the kernel's log for a GPU that failed to start; correct the shape otherwise"]
     assert lines(check(used=[7]))["n/a"] == ["gpu memory: no GPU that an engine may use"]
     assert "engines are to use GPU 6, the host has 0 to 3" in lines(check(expected=4, used=[3, 6]))["FAIL"][0]
     (root / "sys/bus/pci/drivers/amdgpu/0000:99:00.0").mkdir()
