@@ -226,3 +226,38 @@ def test_a_pipeline_prefill_whose_decode_failed_is_stopped():
             assert rig.engines["prefill"][0].abandoned == 1
 
     run(body())
+
+
+def test_a_decode_that_is_left_with_its_prefill_is_stopped_at_its_first_token():
+    """That token says that the prefill has delivered, even if the prefill's own answer takes its time."""
+    async def body():
+        async with Rig(records={"prefill": {"pp_size": 4}}, engine={"step": 0.05}) as rig:
+            prefill, decode = rig.engines["prefill"][0], rig.engines["decode"][0]
+            client = await rig.client()
+            client.send(body=rig.chat(True, {"prefill": "slow:1500", "decode": "slow:200"}, max_tokens=60))
+            await until(lambda: prefill.requests and decode.requests)
+            client.close()
+            await until(lambda: rig.app.core.orphaned == 1, 0.15)
+            assert decode.running
+            await until(lambda: not decode.running, 0.6)
+            assert prefill.running and rig.app.core.orphaned == 1
+            await rig.settle()
+            assert prefill.abandoned == 0 and decode.abandoned == 1
+
+    run(body())
+
+
+def test_legs_that_are_left_may_still_answer_with_an_error(caplog):
+    async def body():
+        async with Rig(records={"prefill": {"pp_size": 4}}) as rig:
+            prefill, decode = rig.engines["prefill"][0], rig.engines["decode"][0]
+            client = await rig.client()
+            client.send(body=rig.chat(False, {"prefill": "slow:200", "decode": "slow:200"}, messages=5))
+            await until(lambda: prefill.requests and decode.requests)
+            client.close()
+            await until(lambda: rig.app.core.orphaned == 1, 0.15)
+            await rig.settle()
+            assert prefill.abandoned == 0, "it had ended"
+
+    run(body())
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")], caplog.text

@@ -64,6 +64,12 @@ class Leg:
         self.mark = 0  # after a break in mid-body: bytes that the current chunk still owes, -1 where its size is not known
         self.sent_at = monotonic()
 
+    def hand_to(self, owner: Owner) -> None:
+        """From here on another owner is told of everything."""
+        self.owner, self.sink, self.whole = owner, owner.leg_data, None
+        if self.conn is not None:
+            self.conn.whole = None
+
     def start(self) -> None:
         conn = self.pool.take(self.sent_at)
         if conn is None:

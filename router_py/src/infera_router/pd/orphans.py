@@ -122,9 +122,9 @@ class Orphans:
 
     def __init__(self, core: Core, prefill: Leg, decode: Leg | None, rid: str) -> None:
         self.core, self.prefill, self.decode, self.rid = core, prefill, decode, rid
-        prefill.owner = self
+        prefill.hand_to(self)
         if decode is not None:
-            decode.owner = self
+            decode.hand_to(self)
             decode.resume()
         core.orphans.add(self)
         core.orphaned += 1
