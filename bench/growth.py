@@ -64,6 +64,7 @@ def main() -> int:
         dp=1,
         chunks=200,
         turns=1,
+        sessions=1,
         tokenizer=None,
         peers="",
         timeout=60.0,
