@@ -203,16 +203,9 @@ class ClientConnection(asyncio.Protocol):
         What the socket does not take is the transport's, and so is everything after it, which keeps the order. So is all of it where a client that asks
         ahead has not read its last answer yet. What the transport got in this very round would not show in its size: one answer has one way throughout.
         """
-        if self._fd >= 0 and not self.transport.get_write_buffer_size():
-            try:
-                sent = write(self._fd, data)
-            except OSError:  # full, or broken, which the transport will report
-                sent = 0
-            if sent == len(data):
-                return
-            data = data[sent:]
-        self._fd = -1
-        self.transport.write(data)
+        if self._fd >= 0 and self.transport.get_write_buffer_size():
+            self._fd = -1
+        self.send_more(data)
 
     def send_more(self, data: bytes) -> None:
         """The same for an answer that `send` has begun: nothing of it, nor before it, waits in the transport unless `send` has turned to that."""

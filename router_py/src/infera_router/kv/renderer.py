@@ -16,6 +16,7 @@ from .text import Text
 from .tokenizer import Tokenizer
 
 _TOOL_SETS_KEPT = 128
+# For all of them together, beside what the cache of prompts may have.
 TOOL_BYTES = 32 * 1024 * 1024
 _JSON_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 _DATA_KEYS = frozenset({"default", "const", "enum", "example", "examples"})
