@@ -213,7 +213,7 @@ class ClientConnection(asyncio.Protocol):
         if fd >= 0:
             try:
                 sent = write(fd, data)
-            except OSError:
+            except OSError:  # full, or broken, which the transport will report
                 sent = 0
             if sent == len(data):
                 return
