@@ -76,9 +76,11 @@ def serve(settings: Settings, listener: Any, context: Any, taken: Any, place: An
 
     import uvloop
 
+    from infera_router import heap
     from infera_router.app import App
     from infera_router.process import handover
 
+    heap.keep()
     ledger = affinity = None
     if place is not None:
         from time import monotonic
