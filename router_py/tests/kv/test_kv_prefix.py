@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from infera_router.kv import outline, prefix, renderer
 from infera_router.kv.errors import Unknown
+from infera_router.kv.ids import Ids
 from infera_router.kv.pages import PageForm, Pages, salt_seed
 from infera_router.kv.prefix import Entry, IncrementalEncoder, PrefixCache
 from infera_router.kv.prepare import Builder
@@ -39,7 +40,11 @@ FULL = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 def entry_of(text: str | Text, encoded) -> Entry:
     tokens = encoded.mark_tokens[-1] if encoded.mark_tokens else 0
-    return Entry(text if isinstance(text, Text) else Text((text,)), encoded.ids[:tokens], encoded.mark_chars, encoded.mark_tokens)
+    return Entry(text if isinstance(text, Text) else Text((text,)), Ids(encoded.ids.head(tokens)), encoded.mark_chars, encoded.mark_tokens)
+
+
+def flat(parts) -> list[int]:
+    return [token for part in parts for token in part]
 
 
 def encode(incremental: IncrementalEncoder, text: str | Text, base: Entry | None = None):
@@ -74,9 +79,9 @@ def test_encoding_from_a_cut_equals_the_full_encode(encoder, first, second, thir
         pieces = cut(text, places)
         made = encode(incremental, pieces, base)
         assert list(made.ids) == full(text)
-        assert list(made.ids[: made.shared]) == list(base.ids[: made.shared] if base else [])
+        assert flat(made.ids.head(made.shared)) == flat(base.ids.head(made.shared) if base else [])
         for chars, tokens in zip(made.mark_chars, made.mark_tokens):
-            assert list(made.ids[:tokens]) == full(text[:chars])
+            assert flat(made.ids.head(tokens)) == full(text[:chars])
         base = entry_of(pieces, made)
 
 
@@ -269,6 +274,32 @@ def test_continued_hashes_equal_new_ones(tokens, cut, size, pairs, salt):
     assert len(fresh.hashes(form)) == max(0, len(tokens) - pairs) // size
 
 
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=6), max_size=8), start=st.integers(0, 50), end=st.integers(0, 50))
+def test_ids_in_parts_are_the_ids(parts, start, end):
+    whole = [token for part in parts for token in part]
+    made = Ids(array("I", part) for part in parts)
+    assert list(made) == whole and len(made) == len(whole)
+    assert array("I", made.raw(start, end)).tolist() == whole[start:end]
+    assert flat(made.head(end)) == whole[:end]
+
+
+def test_a_longer_conversation_is_found_by_the_names_that_it_has_from_the_shorter_one(encoder):
+    tokenizer, incremental = encoder
+    turn = "<|user|>" + "some words of a turn " * 60
+    texts = [Text([turn] * count) for count in (3, 9)]
+    names = []
+    for reuse in (True, False):
+        cache = PrefixCache(1 << 24)
+        short = entry_of(texts[0], encode(incremental, texts[0]))
+        made = entry_of(texts[1], encode(incremental, texts[1], short))
+        cache.add(short)
+        cache.add(made, short, incremental.shared_chars(texts[1], short) if reuse else 0)
+        assert cache.by_text(texts[1]) is made and len(cache) == 1
+        names.append(sorted(cache._text))
+    assert names[0] == names[1] and len(names[0]) > 6
+
+
 def conversation(rng: random.Random, length: int) -> list[dict]:
     out = [{"role": "system", "content": "shared " * 60}]
     for n in range(length):
@@ -311,7 +342,7 @@ def test_requests_in_any_order_equal_the_plain_render(model, tokenizers):
         reused += base is not None
         made = builder.build("/v1/chat/completions", raw, base)
         want = plain.prompts(body)[0]
-        assert made.pages.ids == want
+        assert array("I", made.pages.ids) == want
         fresh = Pages(want, salt_seed(body.get("cache_salt")))
         for form in view.forms():
             assert made.pages.hashes(form) == fresh.hashes(form)
@@ -325,7 +356,7 @@ def test_cache_stays_within_its_bytes_and_forgets_the_oldest():
     for n in range(40):
         text = f"{n:04d}" + "x" * 3000
         raw = outline.Stem(memoryview(f'{{"n":{n},"messages":[{{"content":"{"y" * 1500}"}}'.encode()), {})
-        entry = Entry(Text((text,)), array("I", range(600)), array("Q", [len(text)]), array("Q", [600]), stem=raw, messages=[])
+        entry = Entry(Text((text,)), Ids((array("I", range(600)),)), array("Q", [len(text)]), array("Q", [600]), stem=raw, messages=[])
         cache.add(entry)
         entries.append(entry)
         assert cache.bytes <= 100_000

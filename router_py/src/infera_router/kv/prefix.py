@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from . import outline
+from .ids import Ids
 from .text import Text
 
 # Text between two marks: short enough to reuse most of an edited conversation, long enough to keep few.
@@ -61,7 +62,7 @@ class Entry:
     """One prompt: marks are (characters, tokens) pairs in two arrays; of `ids` nothing beyond the last one is ever read."""
 
     text: Text
-    ids: array
+    ids: Ids
     mark_chars: array
     mark_tokens: array
     chains: dict = field(default_factory=dict)
@@ -73,8 +74,8 @@ class Entry:
     def size(self) -> int:
         """Bytes held, estimated; `parsed` of them by the messages and the stem's members."""
         raw = len(self.stem.raw.obj) if self.stem else 0
-        pages = sum(len(chain.digests) * 3 for chain in self.chains.values())
-        return raw + self.parsed + self.text.size() + 4 * len(self.ids) + 16 * len(self.mark_chars) + pages + 2048
+        pages = sum(len(chain.digests) + 8 * len(chain.hashes) for chain in self.chains.values())
+        return raw + self.parsed + self.text.size() + self.ids.size() + 16 * len(self.mark_chars) + pages + 2048
 
 
 class Encoded:
@@ -82,7 +83,7 @@ class Encoded:
 
     __slots__ = ("ids", "mark_chars", "mark_tokens", "shared", "new_chars")
 
-    def __init__(self, ids: array, mark_chars: array, mark_tokens: array, shared: int, new_chars: int):
+    def __init__(self, ids: Ids, mark_chars: array, mark_tokens: array, shared: int, new_chars: int):
         self.ids, self.mark_chars, self.mark_tokens = ids, mark_chars, mark_tokens
         self.shared, self.new_chars = shared, new_chars
 
@@ -133,23 +134,25 @@ class IncrementalEncoder:
             known = bisect_right(base.mark_chars, chars)
             mark_chars, mark_tokens = base.mark_chars[:known], base.mark_tokens[:known]
             shared = mark_tokens[-1]
-            ids = base.ids[:shared]
+            parts = base.ids.head(shared)
         else:
-            mark_chars, mark_tokens, shared, ids = array("Q"), array("Q"), 0, array("I")
+            mark_chars, mark_tokens, shared, parts = array("Q"), array("Q"), 0, []
         fresh = text.between(chars, len(text))
-        position = 0
+        position, total = 0, shared
         ends = self._ends(fresh)
         for index, end in enumerate(ends):
             # The last safe cut is always kept: the next turn starts there.
             if end - position < _MARK_SPACING and index < len(ends) - 1:
                 continue
-            ids.extend(self._encode(fresh[position:end]))
+            part = self._encode(fresh[position:end])
+            parts.append(part)
+            total += len(part)
             mark_chars.append(chars + end)
-            mark_tokens.append(len(ids))
+            mark_tokens.append(total)
             position = end
         if position < len(fresh):
-            ids.extend(self._encode(fresh[position:]))
-        return Encoded(ids, mark_chars, mark_tokens, shared, len(fresh))
+            parts.append(self._encode(fresh[position:]))
+        return Encoded(Ids(parts), mark_chars, mark_tokens, shared, len(fresh))
 
 
 class PrefixCache:
@@ -197,8 +200,8 @@ class PrefixCache:
             if id(entry) in self._entries:
                 self._entries.move_to_end(id(entry))
 
-    def add(self, entry: Entry, replaces: Entry | None = None) -> None:
-        """Keep `entry`; `replaces` is the shorter form of the same conversation."""
+    def add(self, entry: Entry, replaces: Entry | None = None, shared: int = 0) -> None:
+        """Keep `entry`; `replaces` is the shorter form of the same conversation, which begins with the same `shared` characters."""
         size = entry.size()
         if size > self._limit // 4 or not entry.mark_chars:
             return
@@ -207,9 +210,14 @@ class PrefixCache:
         at = bisect_right(_RAW_LEVELS, len(raw))
         if at:
             level = _RAW_LEVELS[at - 1]
-            keys.append((True, (level, hash(raw[level - _WINDOW:level]))))
+            # As bytes: the hash of a view reads all of the body behind it.
+            keys.append((True, (level, hash(bytes(raw[level - _WINDOW:level])))))
         text = entry.text
-        for level in _TEXT_LEVELS[:bisect_right(_TEXT_LEVELS, entry.mark_chars[-1])]:
+        known = self._entries.get(id(replaces)) if shared else None
+        if known is not None:
+            keys += [key for key in known[2] if not key[0] and key[1][0] <= shared]
+        first = bisect_right(_TEXT_LEVELS, keys[-1][1][0]) if keys and not keys[-1][0] else 0
+        for level in _TEXT_LEVELS[first:bisect_right(_TEXT_LEVELS, entry.mark_chars[-1])]:
             keys.append((False, (level, hash(text.between(level - _WINDOW, level)))))
         with self._lock:
             if replaces is not None:

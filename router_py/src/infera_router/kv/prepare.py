@@ -23,6 +23,7 @@ import orjson
 from . import chat, outline
 from .errors import Unknown
 from .held import held, members_held
+from .ids import Ids
 from .pages import Pages, salt_seed
 from .prefix import Encoded, Entry, IncrementalEncoder, PrefixCache
 from .renderer import Renderer, as_ids, prompt_of, split_prompt
@@ -143,7 +144,7 @@ class Builder:
         made = self.renderer.chat(fields, messages)
         kept = None
         if stem is not None:
-            kept = Entry(_NOTHING, array("I"), array("Q"), array("Q"), stem=stem, messages=messages, parsed=known + members_held(fresh) + 8 * len(fresh))
+            kept = Entry(_NOTHING, Ids(), array("Q"), array("Q"), stem=stem, messages=messages, parsed=known + members_held(fresh) + 8 * len(fresh))
         return self._single(fields, made, kept, polite, base)
 
     def _single(self, fields: dict, made: chat.Chat, kept: Entry | None, polite: bool, base: Entry | None = None) -> Prepared:
@@ -172,9 +173,9 @@ class Builder:
         self.tokens_reused += encoded.shared
         ids = encoded.ids
         if prefix:
-            ids = ids + self.tokenizer.encode_prefix(prefix)
+            ids = Ids((*ids.parts, self.tokenizer.encode_prefix(prefix)))
         pages = self._pages(fields, ids, polite, base, encoded.shared)
-        entry = kept or Entry(_NOTHING, array("I"), array("Q"), array("Q"))
+        entry = kept or Entry(_NOTHING, Ids(), array("Q"), array("Q"))
         if encoded.mark_chars:
             # Ids beyond the last mark are kept with the rest: they are never read, and a copy would cost more.
             entry.text, entry.ids = text, encoded.ids
@@ -182,10 +183,10 @@ class Builder:
             entry.chains = pages.chains
             # What the next turn spends on the known part: the template walks it again, and the ids of its pages are copied.
             entry.cost_s = cost + PAGE_COPY_S * sum(len(chain.hashes) for chain in pages.chains.values())
-            self.cache.add(entry, parent)
+            self.cache.add(entry, parent, shared if base is parent else 0)
         return pages, encoded
 
-    def _pages(self, fields: dict, ids: array, polite: bool, base: Entry | None = None, shared: int = 0, index: int = 0) -> Pages:
+    def _pages(self, fields: dict, ids: Ids | array, polite: bool, base: Entry | None = None, shared: int = 0, index: int = 0) -> Pages:
         salt = _single_of(fields.get("cache_salt"), index)
         pages = Pages(ids, salt_seed(salt), self._credit(fields, index), base.chains if base is not None else None, shared)
         if self._view is not None:
