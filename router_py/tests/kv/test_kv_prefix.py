@@ -25,6 +25,7 @@ from infera_router.kv.renderer import Renderer
 from infera_router.kv.text import Text
 from infera_router.kv.tokenizer import safe_cuts
 from infera_router.kv.view import View
+from infera_router.pd import envelope
 
 MARKS = ["<|user|>", "<|assistant|>", "<|system|>", "<|endoftext|>", "[gMASK]", "<sop>", "<think>", "</tool_call>"]
 PIECES = st.one_of(
@@ -241,6 +242,7 @@ def test_a_name_that_occurs_twice_before_the_messages_is_not_taken_for_them():
         b'{"messages": [{"a": 1}], "messages": [{"b": 2}]}',
         b'{"messages": [{"a": 1}], "m\\u0065ssages": [{"b": 2}]}',
         b'{"n": 1, "messages": [{"a": 1}], "n": 2}',
+        b'{"n": 1, "messages": [{"a": 1}] , "stream": true}',
     ],
 )
 def test_members_that_occur_twice_count_as_in_a_full_parse(body):
@@ -250,7 +252,8 @@ def test_members_that_occur_twice_count_as_in_a_full_parse(body):
         if resumed is not None:
             want = json.loads(body)
             assert [{"a": 1}, *resumed[0].messages] == want.pop("messages") and resumed[0].fields == want
-    parsed, _ = outline.parse(body)
+    parsed, stem = outline.parse(body)
+    assert outline.parse(body, envelope.read(body)[0].members) == (parsed, stem)
     want = json.loads(body)
     assert parsed.messages == want.pop("messages") and parsed.fields == want
 

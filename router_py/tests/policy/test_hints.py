@@ -49,7 +49,7 @@ def test_hints_reach_the_policy():
     raw = body({"type": "image_url", "image_url": DATA}, model="m", prompt_cache_retention="none")
     read, _ = envelope.read(raw)
 
-    async def facts(route, given, known):
+    async def facts(route, given, known, members):
         return Prepared(error="image")
 
     async def run():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,11 +39,14 @@ class Stem(NamedTuple):
     head: dict[str, Any]
 
 
-def _messages_end(document: bytes, key: str) -> tuple[int, list[str]]:
-    """(offset after the last item of `key`, which is an array, keys before it); (0, []) where that cannot be told for sure, or there is no item."""
+def _messages_end(document: bytes, key: str, members: Mapping[str, msgspec.Raw] | None = None) -> tuple[int, list[str]]:
+    """(offset after the last item of `key`, which is an array, keys before it); (0, []) where that cannot be told for sure, or there is no item.
+
+    `members`: of the document, unread; reading it once more is saved where they are known.
+    """
     position = 0
     before = []
-    for name, raw in _top.decode(document).items():
+    for name, raw in (_top.decode(document) if members is None else members).items():
         member = _MEMBER.match(document, position)
         if member is None or msgspec.json.decode(member[1]) != name:
             return 0, []
@@ -68,8 +72,11 @@ def _space_start(document: bytes, end: int) -> int:
             return end
 
 
-def parse(body: bytes) -> tuple[Outline, Stem | None]:
-    """The whole body, and what of it can be reused. Raises Unknown for a body that is no JSON object with messages."""
+def parse(body: bytes, members: Mapping[str, msgspec.Raw] | None = None) -> tuple[Outline, Stem | None]:
+    """The whole body, and what of it can be reused. Raises Unknown for a body that is no JSON object with messages.
+
+    `members`: of the body, unread, where they are known.
+    """
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -77,7 +84,7 @@ def parse(body: bytes) -> tuple[Outline, Stem | None]:
     if not isinstance(fields, dict) or not isinstance(fields.get("messages"), list):
         raise Unknown("invalid")
     try:
-        end, before = _messages_end(body, "messages")
+        end, before = _messages_end(body, "messages", members)
     except (msgspec.DecodeError, ValueError, RecursionError):
         end, before = 0, []
     stem = Stem(memoryview(body)[:end], {key: fields[key] for key in before}) if end else None

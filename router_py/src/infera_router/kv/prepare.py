@@ -13,12 +13,13 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Raw
 
 from . import chat, outline
 from .errors import Unknown
@@ -55,6 +56,7 @@ BYTES_PER_TOKEN = 3
 INLINE_OBJECTS = 200
 _CHAT = "/v1/chat/completions"
 _NOTHING = Text(())
+Members = Mapping[str, Raw] | None
 _CHAT_LIKE = (_CHAT, "/v1/responses", "/v1/messages")
 
 
@@ -107,10 +109,13 @@ class Builder:
             cost += hashed * sum(PAGE_S / (BYTES_PER_TOKEN * form.page_size) for form in self._view.forms())
         return cost
 
-    def build(self, route: str, body: bytes, base: Entry | None = None, polite: bool = True) -> Prepared:
-        """Raises Unknown. `polite`: in a thread, give way to the event loop now and then; else raise Slow for what is too long for the loop itself."""
+    def build(self, route: str, body: bytes, base: Entry | None = None, polite: bool = True, members: Members = None) -> Prepared:
+        """Raises Unknown. `members`: the body's, unread, where they are known.
+
+        `polite`: in a thread, give way to the event loop now and then; else raise Slow for what is too long for the loop itself.
+        """
         if route == _CHAT:
-            return self._chat(body, base, polite)
+            return self._chat(body, base, polite, members)
         try:
             fields = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -123,7 +128,7 @@ class Builder:
             return self._single(owner, made, None, polite)
         return self._completion(fields, polite)
 
-    def _chat(self, body: bytes, base: Entry | None, polite: bool) -> Prepared:
+    def _chat(self, body: bytes, base: Entry | None, polite: bool, members: Members) -> Prepared:
         found = outline.resume(body, base.stem) if base is not None else None
         as_list = self.renderer.as_list if self.tokenizer.template is not None else False
         if found is not None:
@@ -131,7 +136,7 @@ class Builder:
             fresh = [chat.template_message(message, as_list) for message in parsed.messages]
             messages, known = [*base.messages, *fresh], base.parsed
         else:
-            parsed, stem = outline.parse(body)
+            parsed, stem = outline.parse(body, members)
             fresh = messages = [chat.template_message(message, as_list) for message in parsed.messages]
             known = held([stem.head]) if stem is not None else 0
             base = None
@@ -225,12 +230,12 @@ class Builder:
         return Prepared(total * n, made[0] if self._view is not None else None, total)
 
 
-def _at_once(builder: Builder, route: str, body: bytes, known: Entry | None) -> Prepared | None:
+def _at_once(builder: Builder, route: str, body: bytes, known: Entry | None, members: Members) -> Prepared | None:
     """The facts where they can be had without keeping the event loop waiting. Raises Unknown."""
     if not builder.quick(body, known):
         return None
     try:
-        return builder.build(route, body, known, False)
+        return builder.build(route, body, known, False, members)
     except Slow:
         return None
 
@@ -314,17 +319,18 @@ class Preparer:
         """The conversation that a chat body continues: its bytes up to `stem.raw` were read before."""
         return self.builder.known(route, body) if self.builder is not None else None
 
-    async def facts(self, route: str, body: bytes, known: Entry | None = None) -> Prepared:
-        """The facts of one request. Never raises but for cancellation. `route`: the path, as "/v1/chat/completions"; `known`: what `known` said."""
+    async def facts(self, route: str, body: bytes, known: Entry | None = None, members: Members = None) -> Prepared:
+        """The facts of one request. Never raises but for cancellation. `route`: the path, as "/v1/chat/completions"; `known`: what `known` said; `members`:
+        the body's, unread, where they are known."""
         builder = self.builder
         if builder is None:
             return self._unknown("loading")
         try:
-            prepared = _at_once(builder, route, body, known)
+            prepared = _at_once(builder, route, body, known, members)
             if prepared is None:
                 if self._waiting >= QUEUE_LIMIT:
                     return self._unknown("busy")
-                prepared = await self._in_thread(builder, route, body, known)
+                prepared = await self._in_thread(builder, route, body, known, members)
         except Unknown as unknown:
             return self._unknown(unknown.reason)
         except Exception:
@@ -333,10 +339,10 @@ class Preparer:
         self.prepared += 1
         return prepared
 
-    async def _in_thread(self, builder: Builder, route: str, body: bytes, base: Entry | None) -> Prepared:
+    async def _in_thread(self, builder: Builder, route: str, body: bytes, base: Entry | None, members: Members) -> Prepared:
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, builder.build, route, body, base, True)
+            return await asyncio.get_running_loop().run_in_executor(self._executor, builder.build, route, body, base, True, members)
         finally:
             self._waiting -= 1
 

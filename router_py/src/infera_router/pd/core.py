@@ -168,7 +168,7 @@ class Core:
         return known(route, body) if known is not None else None
 
     async def prepare(self, route: str, env: envelope.Envelope, body: bytes, session: str | None, known: Any) -> tuple[RequestFacts, Any]:
-        prepared = await self.preparer.facts(route, body, known)
+        prepared = await self.preparer.facts(route, body, known, env.members)
         facts = RequestFacts(env.model or None, prepared.tokens, prepared.pages, session)
         if env.retention is not None:
             facts.cost_scale = hints.cost_scale(envelope.scalar(env.retention))

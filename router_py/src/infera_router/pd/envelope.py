@@ -29,14 +29,18 @@ class BadBody(Exception):
 
 
 class Envelope:
-    """Members of a request body that the router looks at. `rid` is the caller's own, kept when it is a usable string."""
+    """Members of a request body that the router looks at. `rid` is the caller's own, kept when it is a usable string.
 
-    __slots__ = ("model", "stream", "rid", "has_rid", "many", "cache_key", "retention")
+    `members`: all of the body that is sent on, as they stand in it, where all were read.
+    """
+
+    __slots__ = ("model", "stream", "rid", "has_rid", "many", "cache_key", "retention", "members")
 
     def __init__(self, model: str | None, stream: bool, rid: str | None, has_rid: bool, many: bool, cache_key: Raw | None,
-                 retention: Raw | None = None) -> None:
+                 retention: Raw | None = None, members: dict[str, Raw] | None = None) -> None:
         self.model, self.stream, self.rid, self.has_rid = model, stream, rid, has_rid
         self.cache_key, self.retention = cache_key, retention  # prompt_cache_key and prompt_cache_retention as they stand in the body
+        self.members = members
         self.many = many  # n > 1: the engine makes several requests of it, under ids of its own
 
 
@@ -51,10 +55,11 @@ def read(body: bytes, known: tuple[memoryview, Mapping[str, object]] | None = No
     `known`: what `body` begins with, from its brace to the end of an item of its messages, and the members in it before the messages, as an
     earlier body that was let through had them. Then only what follows is read.
     """
+    whole = None
     try:
         members = None if known is None else _after(body, *known)
         if members is None:
-            members = _members(body)
+            members = whole = _members(body)
     except msgspec.ValidationError:
         raise BadBody("the body has to be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -67,7 +72,7 @@ def read(body: bytes, known: tuple[memoryview, Mapping[str, object]] | None = No
                 raise BadBody(f"{name} is set by the router and cannot be given")
     for name in members:
         if name[:1] == "_":
-            body = _without_private(members)
+            body, whole = _without_private(members), None
             break
     get = members.get
     raw = get("model")
@@ -89,7 +94,7 @@ def read(body: bytes, known: tuple[memoryview, Mapping[str, object]] | None = No
     if raw is None and (sampling := get("sampling_params")) is not None and b'"n"' in bytes(sampling):
         raw = _choices(sampling)
     many = raw is not None and bytes(raw) not in (b"1", b"null")
-    return Envelope(model, stream, rid, has_rid, many, get("prompt_cache_key"), get("prompt_cache_retention")), body
+    return Envelope(model, stream, rid, has_rid, many, get("prompt_cache_key"), get("prompt_cache_retention"), whole), body
 
 
 def _after(body: bytes, begun: memoryview, before: Mapping[str, object]) -> dict[str, Raw] | None:
