@@ -10,7 +10,7 @@ Smaller load breaks ties of cost, rotation those of both.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from .api import PolicySettings, RequestFacts
 from .flight import InFlight
@@ -50,7 +50,7 @@ class Flight:
 
     __slots__ = ("home", "pages", "blocks", "hit")
 
-    def __init__(self, home: Home, pages: tuple[int, ...], blocks: int, hit: int):
+    def __init__(self, home: Home, pages: Sequence[int], blocks: int, hit: int):
         self.home = home
         self.pages = pages
         self.blocks = blocks
@@ -124,7 +124,7 @@ class KvAware:
             home.images.move_to_end(key)
         while len(home.images) > IMAGES_KEPT:
             home.images.popitem(last=False)
-        pages: tuple[int, ...] = ()
+        pages: Sequence[int] = ()
         if blocks:
             pages = facts.pages.hashes(self.views.form(home.key))
         home.flight.add(pages)
