@@ -20,7 +20,7 @@ from stages import BY_NAME, STAGES, Step
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / ".cache" / "test-logs"
-FAULT = 400  # letters of a failed test's message that are repeated at the end
+FAULT = 500, 900  # letters from the beginning and from the end of a failed test's message, repeated at the end: a command's last words tell most
 
 
 @dataclasses.dataclass
@@ -45,6 +45,12 @@ def environment() -> dict:
     return env
 
 
+def shortened(message: str) -> str:
+    """A failed test's message on one line, its middle left out where it is long."""
+    words = " ".join(message.split())
+    return words if len(words) <= sum(FAULT) else f"{words[:FAULT[0]]} ... {words[-FAULT[1]:]}"
+
+
 def count_junit(report: pathlib.Path) -> tuple:
     """Return (passed, failed, [skip reasons], [faults]) of a JUnit file; an absent file counts as one failure."""
     if not report.exists():
@@ -59,7 +65,7 @@ def count_junit(report: pathlib.Path) -> tuple:
             skipped.append(f"{name}: {skip.get('message')}")
         elif fault is not None:
             failed += 1
-            faults.append(f"{name}: {' '.join((fault.get('message') or '').split())[:FAULT]}")
+            faults.append(f"{name}: {shortened(fault.get('message') or '')}")
         else:
             passed += 1
     return passed, failed, skipped, faults

@@ -177,6 +177,19 @@ class Deployment:
             queue += parents.get(pid, [])
         raise AssertionError(f"no {command} below {name}")
 
+    def evidence(self, lines=2):
+        """On one line, for a failure's message: what the router holds of its workers, and the last log lines of all containers."""
+        try:
+            workers = [f"{w['worker_id']} {w['disagg_mode']} {w['status']} breaker={w['breaker']} held_out={w['held_out']}" for w in self.workers()]
+        except (requests.RequestException, ValueError, KeyError) as error:
+            workers = [repr(error)]
+        logs = []
+        for container in self.docker.containers.list(all=True, filters={"label": f"infera.serving.deployment={self.record['id']}"}):
+            said = container.logs(tail=400).decode(errors="replace").splitlines()
+            telling = [line for line in said if re.search(r"warning|error|Traceback|Error", line)] or said
+            logs.append(f"{container.name}: " + " | ".join(line[:160] for line in telling[-lines:]))
+        return "; ".join(workers + logs)
+
     def wait_serving(self, seconds=240):
         """Until a completion is answered again; return the seconds it took."""
         def probe():

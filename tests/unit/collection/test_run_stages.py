@@ -35,6 +35,11 @@ def test_a_report_names_what_failed_and_what_it_said(stages, tmp_path):
     assert stages.count_junit(report) == (1, 2, ["t.one::left: no Docker"], ["t.one::bad: assert 1 == 2 more", "t.one::broken: no fixture"])
 
 
+def test_of_a_long_message_the_end_is_kept(stages):
+    said = stages.shortened("failed:\n" + "ok\n" * 2000 + "fatal: no decode")
+    assert said.startswith("failed: ok") and said.endswith("fatal: no decode") and " ... " in said and len(said) < 1500
+
+
 def test_no_report_is_a_failure(stages, tmp_path):
     assert stages.count_junit(tmp_path / "none.xml") == (0, 1, [], ["no test ran"])
 
