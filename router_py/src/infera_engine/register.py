@@ -95,6 +95,12 @@ class Registration:
                 await self._pause(delay * random.uniform(0.7, 1.0))
                 delay = min(delay * 2, RETRY_LAST)
                 continue
+            except Exception:
+                # This task must not end: a living engine would leave the fleet with its lease, for good.
+                log.exception("the record could not be kept in etcd; registering again")
+                self._lease, self._written = 0, None
+                await self._pause(RETRY_LAST)
+                continue
             if warned:
                 log.info("etcd answers again")
             delay, warned = RETRY_FIRST, False

@@ -92,6 +92,26 @@ def test_a_bad_record_is_skipped_and_a_good_one_takes_its_place(shared_etcd, cap
     run(main())
 
 
+def test_an_answer_that_nobody_foresaw_does_not_end_the_watch(shared_etcd, monkeypatch, caplog):
+    """As from something that is no etcd: a list where an object belongs."""
+
+    async def main():
+        async with Fleet(shared_etcd, prefix="/odd/") as fleet:
+            newest = fleet.watch._newest
+
+            async def odd():
+                monkeypatch.setattr(fleet.watch, "_newest", newest)
+                return [].get
+
+            monkeypatch.setattr(fleet.watch, "_newest", odd)
+            await eventually(lambda: "AttributeError" in fleet.watch.state.last_error)
+            await fleet.put(record())
+            await fleet.until([record()], timeout=3)
+            assert "reading the prefix again" in caplog.text
+
+    run(main())
+
+
 @pytest.mark.slow
 def test_an_expired_lease_takes_the_worker_away(shared_etcd):
     async def main():

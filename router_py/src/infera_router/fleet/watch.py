@@ -71,6 +71,12 @@ class FleetWatch:
                     self._lost(error)
                     await asyncio.sleep(delay)
                     delay = min(delay * 2, RETRY_LAST)
+                except Exception as error:
+                    # This task must not end: the view would stay what it is for good.
+                    log.exception("etcd watch failed; reading the prefix again")
+                    self.state.connected = False
+                    self.state.last_error = repr(error)
+                    await asyncio.sleep(RETRY_LAST)
         finally:
             self.state.connected = False
             self._holdover.close()
