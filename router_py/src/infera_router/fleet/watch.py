@@ -74,8 +74,7 @@ class FleetWatch:
                 except Exception as error:
                     # This task must not end: the view would stay what it is for good.
                     log.exception("etcd watch failed; reading the prefix again")
-                    self.state.connected = False
-                    self.state.last_error = repr(error)
+                    self._lost(error)
                     await asyncio.sleep(RETRY_LAST)
         finally:
             self.state.connected = False
@@ -196,7 +195,7 @@ class FleetWatch:
         self.state.last_contact = self._clock()
         self._holdover.contact()
 
-    def _lost(self, error: EtcdError) -> None:
+    def _lost(self, error: Exception) -> None:
         self._holdover.outage()
         known = len(self._records)
         if self.state.connected or not self.state.last_error:
