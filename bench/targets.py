@@ -1,10 +1,16 @@
 #!/usr/bin/env python3
-"""Print our figures beside the targets of the router's issue, each computed from the peers of the same run: bench/targets.py RESULT.json"""
+"""Print our figures beside the targets of the router's issue, each computed from the peers of the same run.
 
+bench/targets.py RESULT.json...: a line is taken from the first of these runs that measured both sides of it.
+"""
+
+import collections
+import dataclasses
 import importlib.machinery
 import importlib.util
 import json
 import pathlib
+import statistics
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -18,55 +24,86 @@ def driver():
     return module
 
 
-def rows(summary: dict) -> list:
-    """(measure, target in words, the target's value, ours, better is "less" or "more")"""
-    ours, nginx, floor = summary.get("infera", {}), summary.get("nginx", {}), summary.get("reference:pd-relay", {})
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """One line of the issue's table: `ours` is to stay within `factor` times what `beside` reached, or within `factor` itself."""
 
-    def best(key, pick=min):
-        found = [summary[name][key] for name in PD_PEERS if summary.get(name, {}).get(key) is not None]
-        return pick(found) if found else None
+    measure: str
+    words: str
+    key: str                                # of run_router_bench's summary
+    factor: float
+    beside: tuple[str, ...] = ()            # the best of these is what counts
+    ours: str = "infera"
+    more: bool = False                      # more is better
 
-    def times(factor, value):
-        return None if value is None else factor * value
+    def best(self, summary: dict) -> str | None:
+        """Which of `beside` did best in the medians."""
+        found = {name: summary[name][self.key] for name in self.beside if summary.get(name, {}).get(self.key) is not None}
+        return (max if self.more else min)(found, key=found.__getitem__) if found else None
 
-    out = []
+    def pair(self, summary: dict, best: str | None) -> tuple[float | None, float | None]:
+        """(the target's value, ours) in this summary."""
+        value = summary.get(self.ours, {}).get(self.key)
+        if not self.beside:
+            return self.factor, value
+        other = summary.get(best, {}).get(self.key) if best else None
+        return None if other is None else self.factor * other, value
 
-    def row(measure, words, target, value, better="less"):
-        out.append((measure, words, target, value, better))
+    def met(self, ratio: float) -> bool:
+        return ratio >= 1 if self.more else ratio <= 1
 
-    key = "small_c32.cpu_us_per_req"
-    row("small chat c32, CPU per request, us", "0.5 x best PD peer", times(0.5, best(key)), ours.get(key))
-    row("small chat c1, req/s", "1.3 x best PD peer", times(1.3, best("small_c1.rps", max)), ours.get("small_c1.rps"), "more")
-    row("small chat c32, req/s", "2 x best PD peer", times(2, best("small_c32.rps", max)), ours.get("small_c32.rps"), "more")
-    for quantile in ("p50", "p99"):
-        key = f"small_r100.added_{quantile}_ms"
-        row(f"added latency at 100/s, {quantile}, ms", "0.85 x best PD peer", times(0.85, best(key)), ours.get(key))
-    key = "stream_256.cpu_s_per_1m_chunks"
-    row("256 streams, CPU s per million chunks", "0.85 x best PD peer", times(0.85, best(key)), ours.get(key))
-    row("256 streams, CPU s per million chunks", "1.15 x nginx", times(1.15, nginx.get(key)), ours.get(key))
-    row("256 streams, CPU s per million chunks", "the floor, for comparison", floor.get(key), ours.get(key))
-    key = "stream_256.chunk_p99_ms"
-    row("256 streams, chunk p99, ms", "0.95 x best PD peer", times(0.95, best(key)), ours.get(key))
-    row("saturated, chunks/s", "1.2 x best PD peer", times(1.2, best("stream_sat.chunks_per_s", max)), ours.get("stream_sat.chunks_per_s"), "more")
-    off = summary.get("infera:off", {})
-    row("start to first answer, demand off, s", "0.45 (smg's is not beaten)", 0.45, off.get("startup_s"))
-    row("RSS idle, demand off, MB", "50", 50, off.get("rss_idle_mb"))
-    key = "small_c32.cpu_us_per_req"
-    two = summary.get("infera:workers-2", {})
-    row("two processes: small chat c32, CPU per request, us", "1.15 x one process", times(1.15, ours.get(key)), two.get(key))
-    return out
+
+STREAM_CPU = ("256 streams, CPU s per million chunks", "stream_256.cpu_s_per_1m_chunks")
+TARGETS = (
+    Target("small chat c32, CPU per request, us", "0.5 x best PD peer", "small_c32.cpu_us_per_req", 0.5, PD_PEERS),
+    Target("small chat c1, req/s", "1.3 x best PD peer", "small_c1.rps", 1.3, PD_PEERS, more=True),
+    Target("small chat c32, req/s", "2 x best PD peer", "small_c32.rps", 2, PD_PEERS, more=True),
+    Target("added latency at 100/s, p50, ms", "0.85 x best PD peer", "small_r100.added_p50_ms", 0.85, PD_PEERS),
+    Target("added latency at 100/s, p99, ms", "0.85 x best PD peer", "small_r100.added_p99_ms", 0.85, PD_PEERS),
+    Target(STREAM_CPU[0], "0.85 x best PD peer", STREAM_CPU[1], 0.85, PD_PEERS),
+    Target(STREAM_CPU[0], "1.15 x nginx", STREAM_CPU[1], 1.15, ("nginx",)),
+    Target(STREAM_CPU[0], "the floor, for comparison", STREAM_CPU[1], 1, ("reference:pd-relay",)),
+    Target("256 streams, chunk p99, ms", "0.95 x best PD peer", "stream_256.chunk_p99_ms", 0.95, PD_PEERS),
+    Target("saturated, chunks/s", "1.2 x best PD peer", "stream_sat.chunks_per_s", 1.2, PD_PEERS, more=True),
+    Target("start to first answer, demand off, s", "0.45 (smg's is not beaten)", "startup_s", 0.45, ours="infera:off"),
+    Target("RSS idle, demand off, MB", "50", "rss_idle_mb", 50, ours="infera:off"),
+    Target("two processes: small chat c64, CPU per request, us", "1.15 x one process", "small_c64.cpu_us_per_req", 1.15, ("infera",), "infera:workers-2"),
+    Target("two processes: small chat c32, CPU per request, us", "the same, for comparison", "small_c32.cpu_us_per_req", 1.15, ("infera",), "infera:workers-2"),
+)
+
+
+def load(path: str) -> tuple[dict, list[dict]]:
+    """The summary of a run, and one of each of its rounds."""
+    results = json.loads(pathlib.Path(path).read_text())["results"]
+    summarize = driver().summarize
+    by_round = collections.defaultdict(list)
+    for result in results:
+        by_round[result["round"]].append(result)
+    return summarize(results), [summarize(part) for part in by_round.values()]
+
+
+def line(target: Target, runs: list[tuple[dict, list[dict]]]) -> tuple[str, ...]:
+    """The medians of the run that has both sides, and ours divided by the target in each of its rounds: the speed of a shared machine changes within
+    minutes, and the figures of one round lie closest together."""
+    for whole, rounds in runs:
+        best = target.best(whole)
+        pairs = [(wanted, had) for wanted, had in (target.pair(summary, best) for summary in rounds) if wanted and had is not None]
+        if pairs:
+            value, ours = target.pair(whole, best)
+            ratios = [had / wanted for wanted, had in pairs]
+            middle = statistics.median(ratios)
+            return (target.measure, target.words, f"{value:.2f}", f"{ours:.2f}", f"{middle:.2f}", f"{min(ratios):.2f}-{max(ratios):.2f}", str(len(ratios)),
+                    "yes" if target.met(middle) else "no")
+    return target.measure, target.words, *["-"] * 6
 
 
 def main() -> int:
-    results = json.loads(pathlib.Path(sys.argv[1]).read_text())["results"]
-    table = [("measure", "target", "", "ours", "")]
-    for measure, words, target, value, better in rows(driver().summarize(results)):
-        met = "-" if target is None or value is None else "yes" if (value <= target if better == "less" else value >= target) else "no"
-        table.append((measure, words, "-" if target is None else f"{target:.2f}", "-" if value is None else f"{value:.2f}", met))
-    widths = [max(len(line[i]) for line in table) for i in range(5)]
-    print("\nour targets, in this run")
-    for line in table:
-        print("  ".join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True))))
+    runs = [load(path) for path in sys.argv[1:]]
+    table = [("measure", "target", "wanted", "ours", "ours / wanted", "by round", "rounds", "met"), *(line(target, runs) for target in TARGETS)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    print("\nour targets: medians; ours / wanted is the median of the rounds' ratios")
+    for row in table:
+        print("  ".join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))))
     return 0
 
 

@@ -69,17 +69,20 @@ def test_bookings_are_seen_by_all_and_freed_when_a_process_is_killed():
                 await client.head()
             for _ in range(4):
                 assert sorted(held(await stack.metrics()).values()) == [10, 10]
-            victim = stack.router.children()[0]
+            victim, survivor = stack.router.children()
+            lost, kept = shares([victim, survivor], clients)
+            # two that accept at the same moment may each serve: nearly even, not surely 10 and 10
+            assert lost + kept == 20 and min(lost, kept) >= 8, (lost, kept)
             before = await stack.metrics()
             os.kill(victim, KILL)
             await eventually(lambda: victim not in stack.router.children() and len(stack.router.children()) == 2, 10)
-            # its ten are gone from the ledger, the other's ten are not
+            # its own are gone from the ledger, the other's are not
             for _ in range(100):
                 left = sum(held(await stack.metrics()).values())
-                if left == 10:
+                if left == kept:
                     break
                 await asyncio.sleep(0.1)
-            assert left == 10
+            assert left == kept
             after = await stack.metrics()
             assert after["infera_router_process_restarts_total"] == 1
             for name, value in before.items():
