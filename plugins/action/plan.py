@@ -17,6 +17,8 @@ from ansible_collections.infera.serving.plugins.module_utils import plan, plan_n
 GROUPS = ("prefill", "decode", "mixed", "router", "etcd")
 MACHINES = "mi355x"
 ROLES = os.path.normpath(os.path.join(os.path.dirname(__file__), "..", "..", "roles"))
+# Variables of a host.
+HOST_NAMES = ("infera_host_address",)
 # Variables that playbooks read themselves.
 PLAYBOOK_NAMES = ("site_smoke", "rollout_all", "rollout_allow_outage", "rollout_vram_wait", "verify_image_base", "verify_image_expected")
 
@@ -72,7 +74,7 @@ class ActionModule(ActionBase):
         hosts = [host for name in GROUPS for host in out["groups"][name]]
         out["machines"] = list(groups.get(MACHINES, []))
         out["addressed"] = {host for host in hosts if {"infera_host_address", "ansible_host"} & set(hostvars[host])}
-        out["others"] = role_names().union(PLAYBOOK_NAMES)
+        out["others"] = role_names().union(PLAYBOOK_NAMES, HOST_NAMES)
         known = out["others"].union(plan.variable_names(), (plan_names.WEIGHT,))
         # Of other capitals only those that were typed just now.
         typed = set(load_extra_vars(self._loader))

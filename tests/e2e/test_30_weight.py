@@ -78,13 +78,21 @@ def test_a_change_in_group_vars_reaches_the_router_alone(deployment, edited):
     assert set(deployment.metric("infera_router_decode_request_weight").values()) == {250000}
 
 
+def old_logs():
+    """What is kept of the logs of routers that a change replaced."""
+    return (support.ROOT / "runs" / "local" / "logs").glob("*/local-router-0-old.log")
+
+
 def test_the_weight_playbook_puts_it_back(deployment):
     before = deployment.identities()
+    kept = set(old_logs())
     stream = Stream(deployment, tokens=1000)
     support.wait("the stream's first tokens", 60, lambda: len(stream.lines) > 5)
     _code, output = support.play("playbooks/weight.yml")
     stream.ended()
-    assert "250000 before, 0 now" in output
+    assert "250000 before, 0 now" in output and "does nothing here" not in output
+    logs = {path: path.read_text() for path in set(old_logs()) - kept}
+    assert logs and all("draining: " in text for text in logs.values()), logs
     assert differing(before, deployment.identities()) == set(deployment.names("router"))
     assert deployment.record["weight"] == 0 and set(deployment.metric("infera_router_decode_request_weight").values()) == {0}
 

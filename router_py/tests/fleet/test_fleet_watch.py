@@ -21,6 +21,25 @@ def record(port=1, **changes):
     return WorkerRecord(**{"worker_id": f"127.0.0.1:{port}", "url": f"http://127.0.0.1:{port}", "model_name": "m", **changes})
 
 
+def test_the_log_says_who_came_went_and_which_role_has_nobody_left(caplog):
+    caplog.set_level("INFO", "infera_router.fleet.pool")
+    pool = Pool()
+
+    def told(**workers):
+        caplog.clear()
+        pool.apply({worker.worker_id: worker for worker in workers.values()})
+        return sorted(f"{line.levelname} {line.getMessage()}" for line in caplog.records)
+
+    decode = record(1, disagg_mode="decode", generation="a")
+    assert told(d=decode) == ["INFO worker 127.0.0.1:1 (decode) is known: active"]
+    assert told(d=record(1, disagg_mode="decode", generation="a", status="draining")) == [
+        "INFO worker 127.0.0.1:1 (decode): draining, before active", "WARNING no active worker of role decode is left"]
+    assert told(d=record(1, disagg_mode="decode", generation="b")) == ["INFO worker 127.0.0.1:1 (decode) was started anew: active"]
+    assert told(d=record(1, disagg_mode="decode", generation="b", tp_size=2)) == []
+    assert told(d=decode, p=record(2, disagg_mode="prefill"))[0] == "INFO worker 127.0.0.1:1 (decode) was started anew: active"
+    assert told(p=record(2, disagg_mode="prefill")) == ["INFO worker 127.0.0.1:1 (decode) has left", "WARNING no active worker of role decode is left"]
+
+
 class Fleet:
     """A watch through *urls*, and a client beside it that writes straight into the store."""
 

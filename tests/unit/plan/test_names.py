@@ -3,11 +3,12 @@ import pathlib
 import re
 
 import pytest
+import yaml
 from ansible_collections.infera.serving.plugins.action import plan as action
 from ansible_collections.infera.serving.plugins.module_utils import plan, plan_names, plan_options
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-OTHERS = action.role_names().union(action.PLAYBOOK_NAMES)
+OTHERS = action.role_names().union(action.PLAYBOOK_NAMES, action.HOST_NAMES)
 
 
 def check(*names):
@@ -41,6 +42,29 @@ def test_a_name_that_only_begins_like_ours_is_told(name):
 
 def test_known_names_and_the_weight_are_silent():
     assert check(plan_names.WEIGHT, "decode_tp_size", "image_registry", "site_smoke", *plan_names.INTERNAL) == ([], [])
+
+
+def test_what_the_shipped_inventories_set_is_silent():
+    names = set()
+
+    def collect(node):
+        if isinstance(node, dict):
+            for key, value in node.items():
+                if key in ("vars", "hosts") and isinstance(value, dict):
+                    for one in [value] if key == "vars" else value.values():
+                        names.update(one or {})
+                collect(value)
+
+    for path in sorted((ROOT / "inventories").rglob("*.yml")):
+        tree = yaml.safe_load(path.read_text()) or {}
+        if "group_vars" in path.parts or "host_vars" in path.parts:
+            names.update(tree)
+        else:
+            collect(tree)
+    known = OTHERS.union(plan.variable_names())
+    ours = {name for name in names if plan_names.is_ours(name, known)}
+    assert "infera_host_address" in ours and len(ours) > 10
+    assert check(*ours) == ([], [])
 
 
 def test_the_list_of_internal_names_is_whole():

@@ -39,6 +39,7 @@ class Pool:
             return False
         new = Snapshot(old.version + 1, MappingProxyType(dict(records)))
         self.snapshot = new
+        _tell(old.workers, new.workers)
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(old, new)
@@ -55,3 +56,23 @@ class Pool:
                 self._subscribers.remove(subscriber)
 
         return unsubscribe
+
+
+def _tell(old: Mapping[str, WorkerRecord], new: Mapping[str, WorkerRecord]) -> None:
+    """What an operator looks for in the log when requests were refused: who came, went or changed its status, and which role has nobody left."""
+    for worker_id in old.keys() - new.keys():
+        log.info("worker %s (%s) has left", worker_id, old[worker_id].disagg_mode)
+    for worker_id, record in new.items():
+        before = old.get(worker_id)
+        if before is None:
+            log.info("worker %s (%s) is known: %s", worker_id, record.disagg_mode, record.status)
+        elif before.generation != record.generation:
+            log.info("worker %s (%s) was started anew: %s", worker_id, record.disagg_mode, record.status)
+        elif before.status != record.status:
+            log.info("worker %s (%s): %s, before %s", worker_id, record.disagg_mode, record.status, before.status)
+    for role in sorted(_active(old) - _active(new)):
+        log.warning("no active worker of role %s is left", role)
+
+
+def _active(workers: Mapping[str, WorkerRecord]) -> set[str]:
+    return {record.disagg_mode for record in workers.values() if record.routable}
