@@ -92,7 +92,7 @@ def test_the_weight_playbook_puts_it_back(deployment):
     stream.ended()
     assert "250000 before, 0 now" in output and "does nothing here" not in output
     logs = {path: path.read_text() for path in set(old_logs()) - kept}
-    assert logs and all("draining: " in text for text in logs.values()), logs
+    assert logs and all(text.rstrip().endswith("infera_router: stopping") for text in logs.values()), logs
     assert differing(before, deployment.identities()) == set(deployment.names("router"))
     assert deployment.record["weight"] == 0 and set(deployment.metric("infera_router_decode_request_weight").values()) == {0}
 
