@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 GROWTH_LIMIT = 1 << 30
 LOOK_EVERY = 24 * 1024 * 1024
 _SLICE = 8192
-# 4,096 characters take tokenizers 2 to 4 ms (measured), and a new prompt of 100k tokens is some 50 calls: one in 40 of them pays for a check.
-SPOT_CHECK_EVERY = 2048
+# 4,096 characters take tokenizers 2 to 4 ms (measured), and a new prompt of 100k tokens is some 50 calls: one in 10 of them pays for a check.
+SPOT_CHECK_EVERY = 512
 SPOT_CHECK_CHARS = 4096
 _SAFE_PRE_TOKENIZERS = {
     "BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Punctuation", "Split", "UnicodeScripts", "Whitespace",
