@@ -56,7 +56,7 @@ def test_a_room_knows_only_those_below_it(room):
 
 
 def test_policy_does_no_io():
-    """But for the memory that processes share, which is locked with a file lock."""
+    """But for the memory that processes share, which has a mutex in it."""
     found = {f"{path.name} imports {name}" for path in files("infera_router/policy") for name in imports(path) if name.split(".")[0] in PURE}
     assert not found, found
 

@@ -94,6 +94,31 @@ def test_what_a_worker_that_left_still_holds_is_known_to_all():
     assert region.held() == (0, 0, 0) and one.demand() == two.demand() == []
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_are_read_alike_wherever_the_slots_of_their_targets_lie(seed):
+    rng = random.Random(seed)
+    region = Region.create(3, slots=200)
+    ledgers = [SharedLedger(Region(region.fd), index) for index in range(3)]
+    keys = [f"w{i}" for i in range(rng.choice([1, 4, 60]))]
+    accounts = [{key: ledger.open(key, "1") for key in keys} for ledger in ledgers]
+    wanted = {key: [0, 0, 0] for key in keys}
+    for _ in range(200):
+        key, size = rng.choice(keys), rng.choice([None, 0, 7, 90_000])
+        at = rng.randrange(3)
+        ledgers[at].book(accounts[at][key], size)
+        wanted[key] = [a + b for a, b in zip(wanted[key], (size or 0, 1, size is None), strict=True)]
+    chosen = rng.sample(keys, rng.randrange(1, len(keys) + 1))
+    if rng.random() < 0.5:
+        chosen.sort(key=keys.index)
+    sums = [sum(wanted[key][2] for key in chosen), 0]
+    for ledger, mine in zip(ledgers, accounts, strict=True):
+        group = [mine[key] for key in chosen]
+        for form in (group, ledger.gather(group)):
+            for unknown, strange in zip((True, False), sums, strict=True):
+                tokens, requests, found = ledger.read(form, unknown)
+                assert (list(tokens), list(requests), found) == ([wanted[k][0] for k in chosen], [wanted[k][1] for k in chosen], strange)
+
+
 def test_a_region_without_room_still_serves():
     region = Region.create(1, slots=2)
     ledger, _ = attach(region.fd, 0, PolicySettings(**ON), time.monotonic)
@@ -165,7 +190,8 @@ def test_the_lock_excludes_other_processes_and_is_not_waited_for_forever():
 
 
 def _die_with_the_lock(fd):
-    Region(fd).lock()
+    region = Region(fd)
+    region.lock()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -65,7 +65,7 @@ class Policy:
                         targets.append(old if old is not None and old.worker == record and old.rank == target.rank else target)
                 known.update((t.key, t) for t in targets)
                 accounts = [self.ledger.open(t.key, generation_of(t.worker)) for t in targets] if role == "decode" and self.mode != "off" else []
-                group = Group(role, tuple(targets), accounts, [self.ordinary.open(t.key, role) for t in targets])
+                group = Group(role, tuple(targets), self.ledger.gather(accounts), [self.ordinary.open(t.key, role) for t in targets])
                 before = old_groups.get(model, {}).get(role)
                 if before is not None:
                     group.follow(before)
@@ -242,7 +242,7 @@ class Policy:
             if ledger.shared:
                 ledger.lock()
             try:
-                tokens, requests, unknown = ledger.read(accounts)
+                tokens, requests, unknown = ledger.read(accounts, not self.weight)
                 if usable(size, unknown, self.weight):
                     wanted = least(tokens, requests, self.weight, scores, group.first, usual if scores is None else -1) if group.size > 1 else 0
                     self.decisions["agree" if wanted == usual else "disagree"] += 1

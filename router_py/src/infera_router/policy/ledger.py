@@ -84,12 +84,13 @@ class Ledger:
     def live_keys(self) -> list[str]:
         return list(self._live)
 
-    def read(self, accounts: Sequence[Account]) -> tuple[list[int], list[int], int]:
-        """Held tokens and requests by account, and how many requests of unknown size there are among them all."""
-        unknown = 0
-        for a in accounts:
-            unknown += a.unknown
-        return [a.tokens for a in accounts], [a.requests for a in accounts], unknown
+    def gather(self, accounts: list[Account]) -> list[Account]:
+        """The accounts of a group, in a form that `read` is quick with."""
+        return accounts
+
+    def read(self, accounts: Sequence[Account], unknown: bool = True) -> tuple[Sequence[int], Sequence[int], int]:
+        """Held tokens and requests by account, and how many requests of unknown size there are among them all (0 unless asked for)."""
+        return [a.tokens for a in accounts], [a.requests for a in accounts], sum([a.unknown for a in accounts]) if unknown else 0
 
     def book(self, account: Account, tokens: int | None) -> None:
         account.requests += 1

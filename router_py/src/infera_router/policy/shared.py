@@ -1,16 +1,42 @@
 """The demand ledger and the session table of `--workers N`, exact across processes (see region.py)."""
 from __future__ import annotations
 
+import struct
+from operator import add, itemgetter
 from typing import Callable, Sequence
 
 from .affinity import Affinity, Binding
 from .api import PolicySettings, RequestFacts
 from .ledger import Account, Ledger
-from .region import Region, digest
+from .region import CELLS, Region, digest
 from .targets import ROLES, Group, Target
 
 BOUND = 4               # first of the header cells that count bound sessions, one for each role
+APART = 16              # unused slots among the targets of a group that are read along rather than looked up one by one
 PROBES = 16             # buckets looked at for a session; 16 at half load leave next to none without a place
+
+
+class _Row(list):
+    """The accounts of a group with the way to read them all at once from a column: what `Ledger.gather` gives here.
+
+    `unpack`: None where the accounts have no slots, or lie too far apart. `offsets`: in bytes, one for each column.
+    """
+
+    __slots__ = ("unpack", "offsets", "tokens", "requests", "unknown")
+
+    def __init__(self, accounts: list[Account], columns: list[int]):
+        super().__init__(accounts)
+        slots = [a.slot for a in accounts]
+        low = min(slots, default=-1)
+        span = max(slots, default=-1) - low + 1
+        self.unpack = None
+        if low >= 0 and span <= len(slots) + APART:
+            self.unpack = struct.Struct(f"{CELLS * span}q").unpack_from
+            self.offsets = [8 * (column + CELLS * low) for column in columns]
+            in_order = slots == list(range(low, low + span))
+            self.tokens, self.requests, self.unknown = (
+                itemgetter(slice(what, None, CELLS)) if in_order else itemgetter(*[CELLS * (slot - low) + what for slot in slots])
+                for what in range(3))
 
 
 class SharedLedger(Ledger):
@@ -27,35 +53,41 @@ class SharedLedger(Ledger):
         region.clear_ledger(process)
         self.region = region
         self.process = process
-        self._cells = region.cells
-        self._tokens, self._requests, self._unknown, self._claims = (region.column(process, what) for what in range(4))
-        others = [p for p in range(region.processes) if p != process]
-        self._other_tokens = [region.column(p, 0) for p in others]
-        self._other_requests = [region.column(p, 1) for p in others]
-        self._other_unknown = [region.column(p, 2) for p in others]
+        self.lock, self.unlock = region.lock, region.unlock     # type: ignore[method-assign]
+        self._map, self._cells = region.map, region.cells
+        self._columns = [region.column(p) for p in range(region.processes)]
+        self._mine = self._columns[process]
+        self._row = struct.Struct("3q").pack_into
         self.slotless = 0               # targets beyond the region's slots; balanced within this process only
 
-    def lock(self) -> None:
-        self.region.lock()
+    def gather(self, accounts: list[Account]) -> list[Account]:
+        return _Row(accounts, self._columns)
 
-    def unlock(self) -> None:
-        self.region.unlock()
+    def read(self, accounts: Sequence[Account], unknown: bool = True) -> tuple[Sequence[int], Sequence[int], int]:
+        if type(accounts) is not _Row:
+            accounts = _Row(accounts, self._columns)
+        unpack = accounts.unpack
+        if unpack is None:
+            return self._one_by_one(accounts, unknown)
+        shared, offsets = self._map, accounts.offsets
+        row: Sequence[int] = unpack(shared, offsets[0])
+        for offset in offsets[1:]:
+            row = list(map(add, row, unpack(shared, offset)))
+        return accounts.tokens(row), accounts.requests(row), sum(accounts.unknown(row)) if unknown else 0
 
-    def read(self, accounts: Sequence[Account]) -> tuple[list[int], list[int], int]:
+    def _one_by_one(self, accounts: Sequence[Account], unknown: bool) -> tuple[Sequence[int], Sequence[int], int]:
+        """Where a target has no slot all are compared by what this process alone has booked."""
+        tokens, requests, strange = super().read(accounts, unknown)
+        if min([a.slot for a in accounts], default=-1) < 0:
+            return tokens, requests, strange
         cells = self._cells
-        tokens = [a.tokens for a in accounts]
-        requests = [a.requests for a in accounts]
-        unknown = sum([a.unknown for a in accounts])
-        slots = [a.slot for a in accounts]
-        if min(slots) < 0:
-            return tokens, requests, unknown
-        for base in self._other_tokens:
-            tokens = [t + cells[base + s] for t, s in zip(tokens, slots, strict=True)]
-        for base in self._other_requests:
-            requests = [r + cells[base + s] for r, s in zip(requests, slots, strict=True)]
-        for base in self._other_unknown:
-            unknown += sum([cells[base + s] for s in slots])
-        return tokens, requests, unknown
+        for column in self._columns:
+            if column != self._mine:
+                at = [column + CELLS * a.slot for a in accounts]
+                tokens = [t + cells[i] for t, i in zip(tokens, at, strict=True)]
+                requests = [r + cells[i + 1] for r, i in zip(requests, at, strict=True)]
+                strange += sum([cells[i + 2] for i in at]) if unknown else 0
+        return tokens, requests, strange
 
     def book(self, account: Account, tokens: int | None) -> None:
         super().book(account, tokens)
@@ -69,17 +101,14 @@ class SharedLedger(Ledger):
     def _write(self, account: Account) -> None:
         slot = account.slot
         if slot >= 0:
-            cells = self._cells
-            cells[self._tokens + slot] = account.tokens
-            cells[self._requests + slot] = account.requests
-            cells[self._unknown + slot] = account.unknown
+            self._row(self._map, 8 * (self._mine + CELLS * slot), account.tokens, account.requests, account.unknown)
 
     def _new(self, key: str, generation: str) -> Account:
         self.region.lock()
         try:
             slot = self._find(digest(key, generation))
             if slot >= 0:
-                self._cells[self._claims + slot] = 1
+                self._cells[self._mine + CELLS * slot + 3] = 1
             else:
                 self.slotless += 1
         finally:
@@ -89,13 +118,13 @@ class SharedLedger(Ledger):
     def _forget(self, account: Account) -> None:
         if account.slot >= 0:
             self._write(account)
-            self._cells[self._claims + account.slot] = 0
+            self._cells[self._mine + CELLS * account.slot + 3] = 0
 
     def _find(self, wanted: tuple[int, int]) -> int:
         """The slot of a digest, an unclaimed one when it has none yet, -1 when all are claimed. Under the lock."""
         region, cells = self.region, self._cells
         names = cells[region.directory:region.directory + 2 * region.slots].tolist()
-        claims = [cells[c:c + region.slots].tolist() for c in (region.column(p, 3) for p in range(region.processes))]
+        claims = [cells[c:c + CELLS * region.slots].tolist()[3::CELLS] for c in self._columns]
         claimed = [sum(c) for c in zip(*claims, strict=True)]
         lows = names[0::2]
         slot = -1
