@@ -73,6 +73,6 @@ bench --quick --routers "direct,nginx,haproxy,reference:pd-relay,$PD_PEERS,infer
   --scenarios small_c1,small_c32,small_c128,small_r100,stream_64,stream_256,stream_sat --out "$BUILD/result.json" "$@"
 # Two processes beside one, and the time added at 100 requests a second: differences smaller than what the machine changes by within a second, so all
 # of them run from the first round to the last and take short turns.
-bench --quick --routers infera,infera:workers-2 --scenarios small_c32,small_c64 "$@" --in-turn --duration 0.4 --rounds 40 --out "$BUILD/workers.json"
+bench --quick --routers infera,infera:workers-2 --scenarios small_c32,small_c64 "$@" --in-turn --duration 0.25 --rounds 100 --out "$BUILD/workers.json"
 bench --quick --routers "direct,$PD_PEERS,infera" --scenarios small_r100 "$@" --in-turn --duration 2 --rounds 15 --out "$BUILD/added.json"
 exec "$ROOT/.venv/bin/python" "$HERE/targets.py" "$BUILD/workers.json" "$BUILD/added.json" "$BUILD/result.json"

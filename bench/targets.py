@@ -90,7 +90,9 @@ def line(target: Target, runs: list[tuple[dict, list[dict]]]) -> tuple[str, ...]
             ratios = [had / wanted for wanted, had in pairs]
             paired = [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f}-{max(ratios):.2f}"] if ratios else ["-", "-"]
             met = "-" if target.words.endswith("for comparison") else "yes" if (ours >= value if target.more else ours <= value) else "no"
-            return target.measure, target.words, f"{value:.2f}", f"{ours:.2f}", met, *paired, str(len(rounds))
+            row, scenario = whole[target.ours], target.key.partition(".")[0]
+            counted = f"{row[f'{scenario}.rounds']} of {len(rounds)}" if row.get(f"{scenario}.steady") else str(len(rounds))
+            return target.measure, target.words, f"{value:.2f}", f"{ours:.2f}", met, *paired, counted
     return target.measure, target.words, *["-"] * 6
 
 
@@ -98,7 +100,7 @@ def main() -> int:
     runs = [load(path) for path in sys.argv[1:]]
     table = [("measure", "target", "wanted", "ours", "met", "by round", "from-to", "rounds"), *(line(target, runs) for target in TARGETS)]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    print("\nour targets by the medians; by round: ours / wanted, its median and range")
+    print("\nour targets by the medians; by round: ours / wanted, its median and range; rounds: how many counted, where only those at full core speed did")
     for row in table:
         print("  ".join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))))
     return 0
