@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import random
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from infera_router.kv import outline, prefix, renderer
 from infera_router.kv.errors import Unknown
 from infera_router.kv.ids import Ids
-from infera_router.kv.pages import PageForm, Pages, salt_seed
+from infera_router.kv.pages import SPACING, PageForm, Pages, salt_seed
 from infera_router.kv.prefix import Entry, IncrementalEncoder, PrefixCache
 from infera_router.kv.prepare import Builder
 from infera_router.kv.renderer import Renderer
@@ -258,23 +259,37 @@ def test_members_that_occur_twice_count_as_in_a_full_parse(body):
     assert parsed.messages == want.pop("messages") and parsed.fields == want
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
-    tokens=st.lists(st.integers(0, 2**32 - 1), max_size=80),
-    cut=st.integers(0, 80),
+    tokens=st.lists(st.integers(0, 2**32 - 1), max_size=200),
+    cut=st.integers(0, 200),
     size=st.integers(1, 9),
     pairs=st.booleans(),
     salt=st.sampled_from([None, "", "s"]),
+    before=st.lists(st.integers(-200, 199), max_size=3),
+    looks=st.lists(st.tuples(st.integers(-200, 199), st.integers(0, 200), st.integers(1, 5)), max_size=6),
 )
-def test_continued_hashes_equal_new_ones(tokens, cut, size, pairs, salt):
+def test_hashes_are_the_same_however_far_and_in_which_order_they_were_made(tokens, cut, size, pairs, salt, before, looks):
+    """The prompt goes on from another one with the same beginning, of which only some pages were looked at."""
     form, seed = PageForm(size, pairs), salt_seed(salt)
+    wanted, last = [], seed
+    for at in range(max(0, len(tokens) - pairs) // size):
+        page = [(t, tokens[i + 1]) if pairs else (t,) for i, t in enumerate(tokens) if at * size <= i < (at + 1) * size]
+        last = hashlib.sha256(last + array("I", [t for unit in page for t in unit]).tobytes()).digest()
+        wanted.append(int.from_bytes(last[:8], "big", signed=True))
     shared = min(cut, len(tokens))
     other = Pages(array("I", tokens[:shared] + [7] * (cut % 5)), seed)
-    other.hashes(form)
-    continued = Pages(array("I", tokens), seed, chains=other.chains, shared=shared)
-    fresh = Pages(array("I", tokens), seed)
-    assert continued.hashes(form) == fresh.hashes(form)
-    assert len(fresh.hashes(form)) == max(0, len(tokens) - pairs) // size
+    for at in before:
+        if -len(other.hashes(form)) <= at < len(other.hashes(form)):
+            other.hashes(form)[at]
+    chain = Pages(array("I", tokens), seed, chains=other.chains, shared=shared).hashes(form)
+    assert len(chain) == len(wanted)
+    for at, end, step in looks:
+        if -len(wanted) <= at < len(wanted):
+            assert chain[at] == wanted[at]
+        assert list(chain[max(0, at):end:step]) == wanted[max(0, at):end:step]
+        assert chain.made == len(wanted) or chain.made % SPACING == 0
+    assert list(chain) == wanted
 
 
 @settings(max_examples=200, deadline=None)
@@ -348,7 +363,7 @@ def test_requests_in_any_order_equal_the_plain_render(model, tokenizers):
         assert array("I", made.pages.ids) == want
         fresh = Pages(want, salt_seed(body.get("cache_salt")))
         for form in view.forms():
-            assert made.pages.hashes(form) == fresh.hashes(form)
+            assert list(made.pages.hashes(form)) == list(fresh.hashes(form))
         assert builder.cache.bytes <= 1_500_000
     assert reused > 40 and builder.tokens_reused > 0.5 * builder.tokens_total
 

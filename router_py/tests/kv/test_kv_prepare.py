@@ -189,6 +189,7 @@ def test_a_known_body_whose_end_changes_its_prompt_goes_to_a_thread(made, monkey
     """Tools come first in the prompt, and a salt changes all its hashes: what was known is of no use."""
     body = chat("long " * 60_000, "answer")
     facts(made, body)
+    facts(made, {**body, "n": 2})  # the second time its pages are hashed
     raw = json.dumps({**body, **tail}).encode()
     base = made.known(CHAT, raw)
     base.cost_s = 0.0  # measured, and a busy machine may say too much

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from infera_router.kv import view as view_module
 from infera_router.kv.events import CPU, DISK, EXTERNAL, GPU, Cleared, Removed, Stored, decode
-from infera_router.kv.pages import Chain, PageForm, Pages, salt_seed
+from infera_router.kv.pages import SPACING, PageForm, Pages, salt_seed
 from infera_router.kv.view import Overlap, RankView, View
 
 
@@ -94,7 +94,7 @@ def test_a_page_is_held_while_any_tier_has_it(batches):
 def test_a_page_on_the_host_is_a_hit_and_told_apart(batches):
     rank = applied(batches, "plain", "host_copy", "device_gone")
     pages = Pages(array("I", range(8)))
-    pages.chains[(rank.form, b"")] = Chain(b"", (11, -12, 13, 14))
+    pages.chains[(rank.form, b"")] = (11, -12, 13, 14)
     assert rank.overlap(pages) == Overlap(4, 2, 1)
 
 
@@ -163,13 +163,44 @@ def test_overlap_equals_a_walk_page_by_page(seed, total, lookups):
         rank.apply([Removed(list(hashes[rng.randrange(total):]), GPU)])
     run = next((at for at, page in enumerate(hashes) if page not in rank.pages), total)
     saved, view_module._LOOKUPS = view_module._LOOKUPS, lookups
+    fresh = Pages(pages.ids)
     try:
-        found = rank.overlap(pages)
+        found = rank.overlap(fresh)
     finally:
         view_module._LOOKUPS = saved
+    # no more of it is hashed than the search needs
+    assert fresh.hashes(PageForm(1)).made <= max(2 * (run + 64), lookups + SPACING)
     assert found.pages == total and found.device + found.host == run
     if total <= lookups:
         assert found.device == sum(1 for page in hashes[:run] if rank.pages[page] & GPU)
+
+
+@pytest.mark.parametrize(("held", "known", "made"), [
+    (0, 0, SPACING),        # another prompt is held: the first pages tell
+    (0, 100, 112),          # what an earlier prompt had too may be in flight or held soon
+    (300, 0, 336),          # no more than 64 pages beyond the last one held
+    (1000, 300, 1000),      # all of it
+])
+def test_what_a_pick_looks_at_is_hashed_ahead_and_little_more(held, known, made):
+    form = PageForm(4)
+    prompt = array("I", range(4000))
+    view = View()
+    rank = view.open("w", form)
+    rank.shown = True
+    rank.apply([Stored([1, 2, 3, *Pages(prompt).hashes(form)[:held]], None, GPU, 4, False, False)])
+    pages = Pages(prompt, shared=4 * known)
+    view.hash_ahead(pages)
+    assert pages.hashes(form).made == made
+    assert view.overlap("w", pages) == Overlap(1000, held, 0)
+    assert pages.hashes(form).made == made, "the pick had to hash"
+
+
+def test_of_a_new_prompt_nothing_is_hashed_while_nobody_holds_anything():
+    view = View()
+    view.open("w", PageForm(4)).shown = True
+    pages = Pages(array("I", range(4000)))
+    view.hash_ahead(pages)
+    assert view.overlap("w", pages) == Overlap(1000, 0, 0) and pages.hashes(PageForm(4)).made == 0
 
 
 def test_forms_follow_events_then_records():

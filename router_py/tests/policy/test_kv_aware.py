@@ -1,7 +1,10 @@
 """kv-aware scoring, and the pages in flight that it counts."""
+from array import array
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from infera_router.kv.pages import SPACING, PageForm, Pages
 from infera_router.policy.api import RequestFacts
 from infera_router.policy.flight import InFlight
 from infera_router.policy.kv_aware import DECAY, IMAGES_KEPT
@@ -15,7 +18,8 @@ def chain(path):
     return tuple(hash(("page",) + path[:i + 1]) for i in range(len(path)))
 
 
-PATHS = st.lists(st.integers(0, 2), max_size=12).map(tuple)
+# Many agree over more pages than are compared at one go.
+PATHS = st.tuples(st.sampled_from([0, 0, 15, 16, 17, 40, 100]), st.lists(st.integers(0, 2), max_size=12)).map(lambda p: (0,) * p[0] + tuple(p[1]))
 
 
 @settings(max_examples=300, deadline=None)
@@ -34,6 +38,19 @@ def test_distinct_pages_equal_those_of_a_plain_count(steps):
     for pages in open_:
         flight.remove(pages)
     assert flight.distinct == flight.requests == flight.bare == 0 and not flight._first
+
+
+def test_pages_in_flight_are_hashed_as_far_as_prompts_agree():
+    alike, form = [7] * 400, PageForm(4)
+    chains = [Pages(array("I", alike + [n] * 4000)).hashes(form) for n in range(3)]
+    flight = InFlight()
+    for pages in chains:
+        flight.add(pages)
+    assert flight.distinct == 100 + 3 * 1000
+    assert all(pages.made <= 2 * 100 + 2 * SPACING for pages in chains)
+    for pages in chains:
+        flight.remove(pages)
+    assert flight.distinct == 0 and not flight._first
 
 
 def request(*pages, **more):

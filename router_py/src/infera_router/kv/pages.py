@@ -1,4 +1,4 @@
-"""A prompt as the engine's KV cache pages it: event ids of full pages, chained over the whole prefix.
+"""A prompt as the engine's KV cache pages it: event ids of full pages, chained over the whole prefix, made as far as somebody looks.
 
 SGLang 0.5.22 (`--kv-events-config`, format "default"): d_i = SHA-256(d_{i-1} || the page's tokens as little-endian u32), where
 d_{-1} is nothing, or SHA-256("sglang-cache-salt-v1" NUL salt) under a cache_salt. An event carries the first 8 bytes of d_i as a signed
@@ -11,8 +11,8 @@ import hashlib
 import struct
 import time
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from .ids import Ids
 
@@ -29,16 +29,6 @@ class PageForm:
 
     page_size: int
     pairs: bool = False
-
-
-class Chain(NamedTuple):
-    """`hashes` (array 'q'): event ids of the pages; `digests`: 32 bytes of each SPACING-th page, which the one after it is chained to."""
-
-    digests: bytes
-    hashes: array
-
-
-_EMPTY = Chain(b"", array("q"))
 
 
 def salt_seed(cache_salt: str | None) -> bytes:
@@ -65,69 +55,104 @@ def event_ids(digests: bytes) -> array:
     return found
 
 
-def extend_chain(chain: Chain, ids: Ids, form: PageForm, seed: bytes, polite: bool = False) -> Chain:
-    """`chain` (the first pages of `ids`, a multiple of SPACING) continued over all full pages. `polite`: let other threads run in between."""
-    done = len(chain.hashes)
-    count = max(0, len(ids) - form.pairs) // form.page_size
-    if count <= done:
-        return chain
-    width = form.page_size * (8 if form.pairs else 4)
-    buffer = memoryview(page_bytes(ids, form, done, count))
-    previous = chain.digests[-_DIGEST:] or seed
-    fresh = hashlib.sha256().copy       # a copy saves OpenSSL the search for its algorithm: 0.05 of 0.5 us a page
-    page = struct.Struct(f"{width}s")
-    digests: list[bytes] = []
-    add = digests.append
-    step = width * _YIELD_EVERY
-    for start in range(0, len(buffer), step):
-        for (data,) in page.iter_unpack(buffer[start:start + step]):
-            page_hash = fresh()
-            page_hash.update(previous + data)
-            previous = page_hash.digest()
-            add(previous)
-        if polite:
-            time.sleep(0)
-    return Chain(chain.digests + b"".join(digests[SPACING - 1::SPACING]), chain.hashes + event_ids(b"".join(digests)))
+class Chain:
+    """Event ids of a prompt's full pages, a sequence that is hashed up to where it was looked at: about 0.5 us a page.
+
+    `made`: how many are hashed, a multiple of SPACING or all. `base`: the chain of an earlier prompt with the same first `shared` tokens, form
+    and seed, to start from. One thread at a time may look; any may start another chain from it.
+    """
+
+    __slots__ = ("_ids", "_form", "_seed", "_total", "_hashes", "_digests")
+
+    def __init__(self, ids: Ids, form: PageForm, seed: bytes, base: Chain | None = None, shared: int = 0):
+        self._ids, self._form, self._seed = ids, form, seed
+        self._total = max(0, len(ids) - form.pairs) // form.page_size
+        self._hashes, self._digests = array("q"), b""       # `_digests`: 32 bytes of each SPACING-th page, which the one after it is chained to
+        if base is not None:
+            digests = base._digests         # looked at first: its hashes are there before it
+            steps = min(len(digests) // _DIGEST, max(0, shared - form.pairs) // (form.page_size * SPACING))
+            self._hashes, self._digests = base._hashes[:steps * SPACING], digests[:steps * _DIGEST]
+
+    def __len__(self) -> int:
+        return self._total
+
+    @property
+    def made(self) -> int:
+        return len(self._hashes)
+
+    def __getitem__(self, at: int | slice) -> int | array:
+        """Slices go forward."""
+        if isinstance(at, slice):
+            at = slice(*at.indices(self._total))
+            if at.stop > len(self._hashes):
+                self.make(at.stop)
+            return self._hashes[at]
+        if at < 0:
+            at += self._total
+        if len(self._hashes) <= at < self._total:
+            self.make(at + 1)
+        return self._hashes[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self[:])
+
+    def size(self) -> int:
+        """Bytes held once all is made."""
+        return 8 * self._total + _DIGEST * (self._total // SPACING)
+
+    def make(self, count: int, polite: bool = False) -> None:
+        """Hash the first `count` pages, where they are not yet. `polite`: let other threads run in between."""
+        form, total = self._form, self._total
+        count = min(total, -(-count // SPACING) * SPACING)
+        width = form.page_size * (8 if form.pairs else 4)
+        page = struct.Struct(f"{width}s")
+        fresh = hashlib.sha256().copy       # a copy saves OpenSSL the search for its algorithm: 0.05 of 0.5 us a page
+        for start in range(len(self._hashes), count, _YIELD_EVERY):
+            digests: list[bytes] = []
+            add = digests.append
+            previous = self._digests[-_DIGEST:] or self._seed
+            for (data,) in page.iter_unpack(page_bytes(self._ids, form, start, min(start + _YIELD_EVERY, count))):
+                page_hash = fresh()
+                page_hash.update(previous + data)
+                previous = page_hash.digest()
+                add(previous)
+            self._hashes += event_ids(b"".join(digests))
+            self._digests += b"".join(digests[SPACING - 1::SPACING])
+            if polite:
+                time.sleep(0)
 
 
 class Pages:
-    """The pages of one prompt; hashes are made once for each form that a worker uses.
+    """The pages of one prompt, chained once for each form that a worker uses.
 
     `tokens`: prompt tokens. `credit`: False where the engine keeps this prompt apart (extra_key, LoRA) in a way that events do
-    not show, so that no page may count as a hit.
+    not show, so that no page may count as a hit. `shared`: how many of its first tokens an earlier prompt had, with these `chains`.
     """
 
-    __slots__ = ("tokens", "credit", "ids", "_seed", "_chains", "_base")
+    __slots__ = ("tokens", "credit", "ids", "shared", "_seed", "_chains", "_base")
 
     def __init__(self, ids: Ids | array, seed: bytes = b"", credit: bool = True, chains: dict | None = None, shared: int = 0):
         self.ids = ids if isinstance(ids, Ids) else Ids((ids,))
         self.tokens = len(ids)
         self.credit = credit
+        self.shared = shared
         self._seed = seed
         self._chains: dict[tuple[PageForm, bytes], Chain] = {}
-        self._base = (chains, shared) if chains and shared else None
+        self._base = chains if shared else None
 
     @property
     def chains(self) -> dict[tuple[PageForm, bytes], Chain]:
         """What a longer prompt with the same first tokens can start from."""
         return self._chains
 
-    def hashes(self, form: PageForm, polite: bool = False) -> array:
-        """Event ids (array 'q') of the full pages, in order. Computed in about 0.5 us a page at the first call for a form."""
+    def hashes(self, form: PageForm) -> Chain:
+        """Event ids of the full pages, in order."""
         key = (form, self._seed)
         chain = self._chains.get(key)
         if chain is None:
-            chain = _EMPTY
-            if self._base is not None:
-                known = self._base[0].get(key)
-                if known is not None:
-                    keep = min(len(known.hashes), max(0, self._base[1] - form.pairs) // form.page_size)
-                    keep -= keep % SPACING
-                    chain = Chain(known.digests[:keep // SPACING * _DIGEST], known.hashes[:keep])
-            chain = extend_chain(chain, self.ids, form, self._seed, polite)
-            self._chains[key] = chain
-        return chain.hashes
+            chain = self._chains[key] = Chain(self.ids, form, self._seed, self._base.get(key) if self._base else None, self.shared)
+        return chain
 
     def forget_base(self) -> None:
-        """Let go of the earlier prompt's chains, once the forms in use are hashed."""
+        """Let go of the earlier prompt's chains, once there are chains for the forms in use."""
         self._base = None

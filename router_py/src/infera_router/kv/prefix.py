@@ -74,7 +74,7 @@ class Entry:
     def size(self) -> int:
         """Bytes held, estimated; `parsed` of them by the messages and the stem's members."""
         raw = len(self.stem.raw.obj) if self.stem else 0
-        pages = sum(len(chain.digests) + 8 * len(chain.hashes) for chain in self.chains.values())
+        pages = sum(chain.size() for chain in self.chains.values())
         return raw + self.parsed + self.text.size() + self.ids.size() + 16 * len(self.mark_chars) + pages + 2048
 
 

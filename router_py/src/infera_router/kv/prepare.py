@@ -99,7 +99,7 @@ class Builder:
         known = len(base.stem.raw) if base is not None else 0
         cost = self._cost(len(body) - known, len(body) - known)
         if base is not None:
-            cost += base.cost_s
+            cost += base.cost_s + PAGE_S * _unmade(base)
         return cost < INLINE_COST_S and body.count(b"{", known) <= INLINE_OBJECTS
 
     def _cost(self, encoded: int, hashed: int) -> float:
@@ -171,7 +171,8 @@ class Builder:
             # A known body may end with tools, which come first in the prompt, or with another salt.
             seed = salt_seed(_single_of(fields.get("cache_salt"), 0))
             chained = base is not None and self._view is not None and all((form, seed) in base.chains for form in self._view.forms())
-            if self._cost(len(text) - shared, len(text) - shared if chained else len(text)) > SLOW_COST_S:
+            cost_s = self._cost(len(text) - shared, len(text) - shared if chained else len(text))
+            if cost_s + (PAGE_S * _unmade(base) if chained else 0.0) > SLOW_COST_S:
                 raise Slow
         encoded = self._encoder.encode(text, base, shared)
         self.tokens_total += len(encoded.ids)
@@ -187,7 +188,7 @@ class Builder:
             entry.mark_chars, entry.mark_tokens = encoded.mark_chars, encoded.mark_tokens
             entry.chains = pages.chains
             # What the next turn spends on the known part: the template walks it again, and the ids of its pages are copied.
-            entry.cost_s = cost + PAGE_COPY_S * sum(len(chain.hashes) for chain in pages.chains.values())
+            entry.cost_s = cost + PAGE_COPY_S * sum(len(chain) for chain in pages.chains.values())
             self.cache.add(entry, parent, shared if base is parent else 0)
         return pages, encoded
 
@@ -195,9 +196,7 @@ class Builder:
         salt = _single_of(fields.get("cache_salt"), index)
         pages = Pages(ids, salt_seed(salt), self._credit(fields, index), base.chains if base is not None else None, shared)
         if self._view is not None:
-            for form in self._view.forms():
-                pages.hashes(form, polite)
-            pages.forget_base()
+            self._view.hash_ahead(pages, polite)
         return pages
 
     def _credit(self, fields: dict, index: int) -> bool:
@@ -238,6 +237,11 @@ def _at_once(builder: Builder, route: str, body: bytes, known: Entry | None, mem
         return builder.build(route, body, known, False, members)
     except Slow:
         return None
+
+
+def _unmade(base: Entry) -> int:
+    """Pages of a known prompt that nobody has looked at yet: whoever goes on from it hashes them."""
+    return sum(len(chain) - chain.made for chain in base.chains.values())
 
 
 def _single_of(value: Any, index: int) -> str | None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # Set beside the tiers of a page that only a LoRA adapter's requests can use.
 _FOREIGN = 1 << 7
-_CHUNK = 256
+# Pages hashed, and looked up, beyond the last one that is known to be held.
+_CHUNK = 64
 # Pages of a prompt that are looked up one by one, about 0.1 ms a target; and how many of a longer prompt are looked at for their tiers.
 _LOOKUPS, _SAMPLE = 2048, 256
 # One dictionary entry with its two integers, measured on CPython 3.11.
@@ -93,12 +94,15 @@ class RankView:
         before it, which its id vouches for; and the tiers are those of a sample."""
         hashes = pages.hashes(self.form)
         total = len(hashes)
-        if not pages.credit or not self.shown or not hashes or not self._mine(hashes[0]):
+        if not pages.credit or not self.shown or not self.pages or not total or not self._mine(hashes[0]):
             return Overlap(total, 0, 0)
         if total <= _LOOKUPS:
             run, device = self._run(hashes)
             return Overlap(total, device, run - device)
-        low, high = 1, total
+        low, high = 1, max(_LOOKUPS, hashes.made)
+        while high < total and self._mine(hashes[high - 1]):  # what lies beyond the end of the run need not be hashed
+            low, high = high, 2 * high
+        high = min(high, total)
         while low < high:  # invariant: page low - 1 is held
             middle = (low + high + 1) // 2
             if self._mine(hashes[middle - 1]):
@@ -189,6 +193,21 @@ class View:
         if rank is None:
             return Overlap(len(pages.hashes(self.form(target_key))), 0, 0)
         return rank.overlap(pages)
+
+    def hash_ahead(self, pages: Pages, polite: bool = False) -> None:
+        """Hash what a pick will look at, which is not its to do: what an earlier prompt had too, and what any target holds beyond.
+
+        The pages of a new prompt are nowhere yet, so nobody looks for them: they are hashed when the conversation goes on.
+        """
+        for form in self.forms():
+            chain = pages.hashes(form)
+            chain.make(max(0, pages.shared - form.pairs) // form.page_size, polite)
+            held = [rank.pages for rank in self.ranks.values() if rank.form == form and rank.pages] if pages.credit else []
+            if held and not chain.made:
+                chain.make(1)
+            while held and 0 < chain.made < len(chain) and any(chain[chain.made - 1] in known for known in held):
+                chain.make(chain.made + _CHUNK, polite)
+        pages.forget_base()
 
     def sizes(self) -> dict[str, int]:
         """Pages held, by target that publishes events; 0 while a view is in repair."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Sequence
 
+_STEP = 16      # pages; a chain is hashed by so many
+
 
 class _Run:
     """Pages pages[start:end] of some prompt, in flight for `count` requests that all go on from here or end here."""
@@ -22,12 +24,18 @@ class _Run:
 
 
 def _common(run: _Run, pages: Sequence[int]) -> int:
-    """Where `pages` leaves the run: the first index at which they differ or one of them ends. They agree at run.start."""
-    low, high = run.start + 1, min(run.end, len(pages))
+    """Where `pages` leaves the run: the first index at which they differ or one of them ends. They agree at run.start.
+
+    Looked for in growing steps from the start, since pages that are not alike need not be hashed for that.
+    """
+    low, end = run.start + 1, min(run.end, len(pages))
     mine = run.pages
-    if mine is pages or high <= low or mine[high - 1] == pages[high - 1]:
-        return max(high, low)
-    high -= 1
+    if mine is pages:
+        return max(end, low)
+    step = _STEP
+    while (high := min(low + step, end)) > low and mine[high - 1] == pages[high - 1]:
+        low, step = high, 2 * step
+    high -= 1                   # pages before `low` agree; the one at `high` does not, unless all do
     while low < high:
         middle = (low + high) // 2
         if mine[middle] == pages[middle]:
