@@ -60,7 +60,8 @@ weighted() {
 if [ "${1:-}" = --decisions ]; then
   shift
   bench --routers direct,nginx,$PD_PEERS,infera:tokens --scenarios long_c1,long_c4 --out "$BUILD/long.json" "$@"
-  bench --routers direct,$PD_PEERS,infera:tokens --scenarios long_c1 --turns 1 --sessions 40 --out "$BUILD/first.json" "$@"
+  # a new conversation's first turn takes a few ms: short rounds in turn, as below
+  bench --routers $PD_PEERS,infera:tokens --scenarios long_c1 --turns 1 --sessions 4 "$@" --in-turn --rounds 60 --out "$BUILD/first.json"
   bench --routers direct,$PD_PEERS,infera:tokens --scenarios long_c1 --turns 41 --sessions 10 --out "$BUILD/sessions.json" "$@"
   "$ROOT/.venv/bin/python" "$HERE/session_cost.py" "$BUILD/first.json" "$BUILD/sessions.json"
   bench --routers reference:pd-relay,reference:pd-demand,reference:pd-demand-w0 --scenarios mix_balance --out "$BUILD/balance.json" \
@@ -74,5 +75,5 @@ bench --quick --routers "direct,nginx,haproxy,reference:pd-relay,$PD_PEERS,infer
 # Two processes beside one, and the time added at 100 requests a second: differences smaller than what the machine changes by within a second, so all
 # of them run from the first round to the last and take short turns.
 bench --quick --routers infera,infera:workers-2 --scenarios small_c32,small_c64 "$@" --in-turn --duration 0.25 --rounds 100 --out "$BUILD/workers.json"
-bench --quick --routers "direct,$PD_PEERS,infera" --scenarios small_r100 "$@" --in-turn --duration 2 --rounds 15 --out "$BUILD/added.json"
+bench --quick --routers "direct,$PD_PEERS,infera" --scenarios small_r100 "$@" --in-turn --duration 2 --rounds 30 --out "$BUILD/added.json"
 exec "$ROOT/.venv/bin/python" "$HERE/targets.py" "$BUILD/workers.json" "$BUILD/added.json" "$BUILD/result.json"

@@ -2,24 +2,17 @@
 """CPU per request of a session's first turn and of its later ones: bench/session_cost.py FIRST.json SESSIONS.json
 
 FIRST.json: long_c1 with `--turns 1`; SESSIONS.json: the same with more turns. A session's cost less that of its first turn is what the later ones took.
-Medians of the rounds, in microseconds.
+Medians in microseconds, of the rounds that run_router_bench's summary counts.
 """
 
 import json
 import pathlib
-import statistics
 import sys
 
-PD_PEERS = ("sglang-router:cache_aware", "sglang-router:power_of_two", "smg:cache_aware", "smg:power_of_two")
+import targets
 
-
-def medians(result: dict) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for run in result["results"]:
-        cost = run["scenarios"].get("long_c1", {}).get("cpu_us_per_req")
-        if cost:
-            found.setdefault(run["router"], []).append(cost)
-    return {name: statistics.median(costs) for name, costs in found.items()}
+OURS = "infera:tokens"
+WARM, COLD = 0.55, 7.0  # wanted: of the best PD peer without tokens; ms (issue "Router, part 2")
 
 
 def later(first: float, mean: float, turns: int) -> float:
@@ -27,18 +20,25 @@ def later(first: float, mean: float, turns: int) -> float:
     return (mean * turns - first) / (turns - 1)
 
 
+def costs(summary: dict) -> dict[str, float]:
+    return {name: row["long_c1.cpu_us_per_req"] for name, row in summary.items() if row.get("long_c1.cpu_us_per_req")}
+
+
 def main() -> int:
-    first, sessions = (json.loads(pathlib.Path(name).read_text()) for name in sys.argv[1:3])
-    turns = sessions["args"]["turns"]
-    cold, mean = medians(first), medians(sessions)
+    first, sessions = sys.argv[1:3]
+    summary, rounds = targets.load(first)
+    cold, mean = costs(summary), costs(targets.load(sessions)[0])
+    turns = json.loads(pathlib.Path(sessions).read_text())["args"]["turns"]
     warm = {name: later(cold[name], mean[name], turns) for name in cold if name in mean}
-    print(f"\nCPU per request, us: first turn, and the mean of the {turns - 1} later ones")
+    print(f"\nCPU per request, us: first turn, the rounds of it that count, and the mean of the {turns - 1} later ones")
     for name in warm:
-        print(f"{name:30} {cold[name]:8.0f} {warm[name]:8.0f}")
-    peers = [warm[name] for name in PD_PEERS if name in warm]
-    if peers and "infera:tokens" in warm:
-        print(f"ours, with exact tokens, over the best PD peer without: {warm['infera:tokens'] / min(peers):.2f} (wanted 0.55); "
-              f"first turn {cold['infera:tokens'] / 1000:.1f} ms (wanted 7)")
+        row = summary[name]
+        counted = f"{row['long_c1.rounds']} of {len(rounds)}{' at full core speed' if row['long_c1.steady'] else ''}"
+        print(f"{name:30} {cold[name]:8.0f}  {counted:28} {warm[name]:8.0f}")
+    peers = [warm[name] for name in targets.PD_PEERS if name in warm]
+    if peers and OURS in warm:
+        print(f"ours, with exact tokens, over the best PD peer without: {warm[OURS] / min(peers):.2f} (wanted {WARM}); "
+              f"first turn {cold[OURS] / 1000:.1f} ms (wanted {COLD:.0f})")
     return 0
 
 
