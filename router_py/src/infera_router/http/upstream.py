@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
+from infera_router.http.outbox import Outbox
 from infera_router.http.wire import LONGEST, MAX_HEAD, NONE, UNTIL_EOF, WHOLE, Framing, Head, WireError, parse_head
 
 log = logging.getLogger(__name__)
@@ -163,11 +164,7 @@ class EngineConnection(asyncio.Protocol):
     def begin(self, leg: Leg) -> None:
         self.leg = leg
         leg.conn = self
-        parts = leg.parts
-        if len(parts) == 1:
-            self.transport.write(parts[0])
-        else:
-            self.transport.writelines(parts)
+        self.pool.send(self.transport, leg.parts)
 
     def data_received(self, data: bytes) -> None:
         whole = self.whole
@@ -324,6 +321,7 @@ class EnginePool:
         self.engines, self.host, self.port = engines, host, port
         self.loop = engines.loop
         self.stats = engines.stats
+        self.send = engines.outbox.send
         self.idle: list[EngineConnection] = []
         self.open = 0
         self.retired = False
@@ -410,6 +408,7 @@ class Engines:
     def __init__(self, loop: asyncio.AbstractEventLoop, connect_timeout: float = 5.0, clock: Callable[[], float] = monotonic) -> None:
         self.loop, self.connect_timeout, self._clock = loop, connect_timeout, clock
         self.stats = Stats()
+        self.outbox = Outbox(loop)
         self._pools: dict[str, EnginePool] = {}
         self._timer: asyncio.TimerHandle | None = None
 
