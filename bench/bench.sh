@@ -72,8 +72,10 @@ if [ "${1:-}" = --decisions ]; then
 fi
 bench --quick --routers "direct,nginx,haproxy,reference:pd-relay,$PD_PEERS,infera,infera:off" \
   --scenarios small_c1,small_c32,small_c128,small_r100,stream_64,stream_256,stream_sat --out "$BUILD/result.json" "$@"
-# Two processes beside one, and the time added at 100 requests a second: differences smaller than what the machine changes by within a second, so all
-# of them run from the first round to the last and take short turns.
-bench --quick --routers infera,infera:workers-2 --scenarios small_c32,small_c64 "$@" --in-turn --duration 0.25 --rounds 100 --out "$BUILD/workers.json"
+# The differences asked for are smaller than what the machine changes by within a second, so the routers that are compared all run from the first round to
+# the last and take short turns.
+bench --quick --routers "$PD_PEERS,infera" --scenarios small_c1,small_c32 "$@" --in-turn --duration 1 --rounds 12 --out "$BUILD/small.json"
+bench --quick --routers "nginx,reference:pd-relay,$PD_PEERS,infera" --scenarios stream_256,stream_sat "$@" --in-turn --rounds 7 --out "$BUILD/streams.json"
+bench --quick --routers infera,infera:workers-2 --scenarios small_c32,small_c64 "$@" --in-turn --duration 1 --rounds 30 --out "$BUILD/workers.json"
 bench --quick --routers "direct,$PD_PEERS,infera" --scenarios small_r100 "$@" --in-turn --duration 2 --rounds 30 --out "$BUILD/added.json"
-exec "$ROOT/.venv/bin/python" "$HERE/targets.py" "$BUILD/workers.json" "$BUILD/added.json" "$BUILD/result.json"
+exec "$ROOT/.venv/bin/python" "$HERE/targets.py" "$BUILD/small.json" "$BUILD/streams.json" "$BUILD/workers.json" "$BUILD/added.json" "$BUILD/result.json"
